@@ -1,0 +1,1 @@
+"""Records, run folders, parameter selection, accurate reductions and errors: imports nothing of ours."""
