@@ -1,0 +1,1 @@
+"""Charts, tables and pages: the only room that draws, and it draws from records."""

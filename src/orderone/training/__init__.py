@@ -1,0 +1,1 @@
+"""The training loop: handed a model, an optimizer, batches and observers."""
