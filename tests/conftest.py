@@ -4,5 +4,8 @@ import torch
 from jaxtyping import install_import_hook
 
 # Before the first import of the package: shapes in signatures are then checked at every call.
-install_import_hook("orderone", "beartype.beartype")
+# The numeric tower lets an int stand for a float, as type checkers do.
+install_import_hook(
+    "orderone", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
+)
 torch.set_num_threads(1)

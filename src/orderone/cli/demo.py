@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,12 +28,12 @@ EVALUATE_EVERY_SECONDS = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Lesson:
-    """What is learned: the model's shape, its training stream, and words that it never trains on."""
+    """What is learned: the model's shape, its training stream, and words held out of it."""
 
     config: LanguageConfig
     training: PackedStream
     training_tokens: int
-    validation: list[WordBatch]
+    validation: Sequence[WordBatch]
     word_frequency_loss: float
     """Loss in nats of always predicting by the frequency of tokens in the training text."""
 
@@ -165,10 +166,9 @@ def _train(
 
 
 def _progress(quiet: bool) -> Progress:
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
     # On stderr: standard output holds the result alone.
     from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     return Progress(
         TextColumn("{task.description}"),

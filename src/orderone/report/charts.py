@@ -29,20 +29,23 @@ def lines(
 
     ``x``, ``y`` and ``colour`` are (column, label); the label states the unit.
     """
-    encoding = {
-        "x": alt.X(x[0], type="quantitative", title=x[1], scale=_scale(log_x)),
-        "y": alt.Y(y[0], type="quantitative", title=y[1], scale=_scale(log_y)),
-        "tooltip": [alt.Tooltip(name) for name in frame.columns],
-    }
-    if colour is not None:
-        encoding["color"] = alt.Color(colour[0], type="nominal", title=colour[1], sort=None)
+    colours = alt.Undefined if colour is None else _colour(*colour)
     return (
         alt.Chart(frame, title=alt.TitleParams(title, subtitle=subtitle))
         .mark_line(point=points, strokeWidth=2)
-        .encode(**encoding)
+        .encode(
+            x=alt.X(x[0], type="quantitative", title=x[1], scale=_scale(log_x)),
+            y=alt.Y(y[0], type="quantitative", title=y[1], scale=_scale(log_y)),
+            color=colours,
+            tooltip=[alt.Tooltip(name) for name in frame.columns],
+        )
         .properties(width=560, height=300)
         .configure(**configuration())
     )
+
+
+def _colour(column: str, label: str) -> alt.Color:
+    return alt.Color(column, type="nominal", title=label, sort=None)
 
 
 def _scale(log: bool) -> alt.Scale:

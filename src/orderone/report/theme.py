@@ -3,7 +3,7 @@
 from typing import Any
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#5b5b5b")
-"""Okabe and Ito's colours, told apart with every common colour vision; yellow left out: too faint on white."""
+"""Okabe and Ito's colours, told apart with every common colour vision; without their yellow."""
 
 FONT = "Helvetica, Arial, sans-serif"
 

@@ -9,7 +9,6 @@ from typing import TypeVar
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-
 Batch = TypeVar("Batch")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -33,7 +34,7 @@ def next_word_loss(model: nn.Module, batch: WordBatch) -> Tensor:
 
 
 @torch.no_grad()
-def mean_loss(model: nn.Module, batches: list[WordBatch]) -> float:
+def mean_loss(model: nn.Module, batches: Sequence[WordBatch]) -> float:
     """``next_word_loss`` over batches, each weighted by the words that it predicts."""
     training = model.training
     model.eval()

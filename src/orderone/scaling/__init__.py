@@ -1,0 +1,1 @@
+"""How initialisation and learning rates scale: the one rule, roles, strategies, the plan."""
