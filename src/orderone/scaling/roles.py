@@ -1,4 +1,4 @@
-"""What a parameter is: its group, its fans, whether it is a lookup, whether it belongs to the head."""
+"""What a parameter is: its group, its fans, lookup or not, part of the head or not."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Start = Literal["draw", "zero", "one", "keep"]
 class Role:
     """What the rule needs to know of a parameter; also how a user says it, in ``overrides``.
 
-    ``fan_in`` and ``fan_out`` that are None are read off the tensor: (out, in, ...) of a map, the last
-    axis of a lookup.
+    ``fan_in`` and ``fan_out`` that are None are read off the tensor: (out, in, ...) of a map,
+    the last axis of a lookup.
     """
 
     group: str
-    """The paper's letter or word: patch, word, position, Q, K, V, U, W, X, head; or what it leaves out:
-    qkv, gate, dense, gain, bias, relative-bias, class-token, convolution."""
+    """The paper's letter or word: patch, word, position, Q, K, V, U, W, X, head; or one of what it
+    leaves out: qkv, gate, dense, gain, bias, relative-bias, class-token, convolution."""
     fan_in: int | None = None
     fan_out: int | None = None
     lookup: bool = False
