@@ -1,0 +1,1 @@
+"""Corpora, tokenisers, batches with a saved state, span denoising, and image sets."""
