@@ -90,6 +90,18 @@ def test_pixel_operations_are_pillows(name: str, level: float, sign: float) -> N
     assert (ours - theirs).abs().max() < (1e-3 if exact else 1.5)
 
 
+def test_posterize_after_invert_keeps_every_level() -> None:
+    """1 − v/255 is just under its level of grey for most v; bit for bit Pillow's all the same."""
+    ramp = torch.arange(256.0).view(1, 1, 16, 16).expand(1, 3, 16, 16) / 255
+    image = Image.fromarray(np.arange(255, -1, -1, dtype=np.uint8).reshape(16, 16))
+    for level in (0.0, 4.0, 9.0):
+        ours = apply("posterize", apply("invert", ramp, level, 1.0), level, 1.0)[0, 0] * 255
+        theirs = torch.from_numpy(
+            np.asarray(ImageOps.posterize(image, 4 - int(level * 0.4))).copy()
+        )
+        assert torch.equal(ours.round().byte(), theirs)
+
+
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
 @pytest.mark.parametrize("name", ["rotate", "shear_x", "shear_y", "translate_x", "translate_y"])
 def test_warps_are_pillows(name: str, sign: float) -> None:

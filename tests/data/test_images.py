@@ -190,7 +190,9 @@ def test_absurd_counts_allocate_nothing(tmp_path: Path, ending: str) -> None:
     """A header that promises 2^96 bytes, or 2 GB of zeros, is refused at the cost of the header."""
     write_mnist(tmp_path, ending=ending)
     path = tmp_path / f"train-images-idx3-ubyte{ending}"
-    for shape in ((0xFFFFFFFF,) * 3, (2_000_000, 32, 32), (70_000, 0, 28)):
+    held = "than 128 compressed" if ending else "bytes and holds 100;"
+    cases = [((0xFFFFFFFF,) * 3, "over"), ((2_000_000, 32, 32), held), ((70_000, 0, 28), "0×28")]
+    for shape, said in cases:
         data = struct.pack(">4I", 0x0803, *shape) + bytes(100)
         path.write_bytes(gzip.compress(data) if ending else data)
         tracemalloc.start()
@@ -198,7 +200,7 @@ def test_absurd_counts_allocate_nothing(tmp_path: Path, ending: str) -> None:
             images(tmp_path)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert_one_line(caught.value, path)
+        assert_one_line(caught.value, path, said.replace("128", str(path.stat().st_size)))
         assert peak < 4 << 20
 
 
@@ -409,6 +411,17 @@ def test_ranks_augment_differently(digits: ImageSet) -> None:
         )
     ]
     assert not torch.equal(*changed)
+
+
+def test_steps_augment_differently(digits: ImageSet) -> None:
+    """Places of the erased pixels in step 0 and in step 1, every image being erased."""
+    recipe = Augmentation(erasing=1.0)
+    erased, plain = (
+        ImageBatches(digits, batch_size=8, augmentation=chosen)
+        for chosen in (recipe, augmentation("none"))
+    )
+    first, second = (next(erased).images != next(plain).images for _ in range(2))
+    assert not torch.equal(first, second)
 
 
 def test_targets_are_soft_only_where_asked(digits: ImageSet) -> None:

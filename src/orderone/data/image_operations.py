@@ -61,7 +61,7 @@ def posterize(x: Batch, level: PerImage, sign: PerImage, fill: Fill) -> Batch:
     """4 − ⌊0.4 M⌋ bits kept of the eight; at level 10 none, which is black.
 
     Differs from kornia.enhance.posterize, which cuts 255·x to an integer and so loses a level of
-    grey wherever float32 puts it just under.
+    grey where an operation before (an inversion, say) left float32 just under it.
     """
     bits = 4 - torch.floor(level / TOP * 4)
     step = (2.0 ** (8 - bits))[:, None, None, None]
