@@ -11,6 +11,7 @@ from orderone.core.errors import ConfigError, DataError, MissingPackageError
 from orderone.data.corpora import corpus
 from orderone.data.hub import _parts
 from orderone.data.stdlib import stdlib
+from orderone.data.vocabulary import Vocabulary
 
 
 def usual(folder: Path, names: tuple[str, str, str], text: str = "a {0}\n\n = {0} = \n") -> Path:
@@ -30,6 +31,7 @@ def test_penn_has_its_published_counts() -> None:
     words = [word for sentence in penn.train for word in sentence.split()]
     assert len(words) == 887_521
     assert len(set(words)) == 9_999
+    assert len(Vocabulary.build(penn.train)) == 10_002  # its <unk>, and pad, end and start
 
 
 def test_penn_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,16 @@ def test_undoing_it_gives_the_original(group: list[list[int]], seed: int, tight:
     assert (found.source[found.masked] == MASK).all()
 
 
+def test_insertions_never_outgrow_the_room() -> None:
+    """A sample of 2 tokens draws a span of length 0 first in e⁻³ of cases, and has no room for it."""
+    samples = samples_of([[2]] * 2000)
+    loose = corrupted(samples, room=40, mask=MASK, rng=default_rng(5))
+    tight = corrupted(samples, room=2, mask=MASK, rng=default_rng(5))
+    assert (loose.slots > 2).any()
+    assert (tight.slots == 2).all()
+    assert np.array_equal(restored(tight, samples.lengths), samples.tokens)
+
+
 @given(groups, st.integers(0, 2**32))
 def test_sentences_move_whole_and_only_within_their_sample(
     group: list[list[int]], seed: int
@@ -162,12 +172,14 @@ def test_batches_are_framed_shifted_and_padded(lengths: list[int], seed: int) ->
     assert list(chain.from_iterable(sorted(seen))) == text.tokens.tolist()
 
 
-def test_noise_is_new_each_epoch_and_samples_stay() -> None:
+def test_noise_is_new_each_batch_and_epoch_and_samples_stay() -> None:
     text = numbered([10] * 40)
-    batches = DenoisingBatches(text, special=SPECIAL, batch_size=20, T=42, shuffle=False, epochs=2)
-    first, second = list(batches)
-    assert torch.equal(first.targets, second.targets)
-    assert not torch.equal(first.source, second.source)
+    batches = DenoisingBatches(text, special=SPECIAL, batch_size=5, T=42, shuffle=False, epochs=2)
+    first, second, again, _ = list(batches)
+    assert torch.equal(first.targets, again.targets)
+    assert not torch.equal(first.source, again.source)
+    # Nor do the batches of an epoch share their noise.
+    assert not torch.equal(first.source == MASK, second.source == MASK)
 
 
 def test_published_shape() -> None:

@@ -10,26 +10,26 @@ from orderone.core.errors import ConfigError, DataError
 from orderone.data.tokenizer import Tokenizer
 from orderone.data.vocabulary import Vocabulary
 
-SENTENCES = ["the cat sat", "the dog <unk> sat", "the <pad> <eos> end"]
+SENTENCES = ["the cat sat", "the dog <unk> sat", "the <pad> <eos> <start> end"]
 
 
 def test_words_come_by_falling_count_then_alphabet() -> None:
     words = Vocabulary.build(SENTENCES).words
-    assert words == ("<pad>", "<unk>", "<eos>", "the", "sat", "cat", "dog", "end")
+    assert words == ("<pad>", "<unk>", "<eos>", "<start>", "the", "sat", "cat", "dog", "end")
 
 
 def test_unknown_words_and_forged_special_words_are_unknown() -> None:
     vocabulary = Vocabulary.build(SENTENCES)
     assert isinstance(vocabulary, Tokenizer)
-    assert vocabulary.encode("the bird <unk> <pad> <eos>") == [3, 1, 1, 1, 1]
-    assert vocabulary.decode([3, 1, 2, 5, 2, 2]) == "the <unk>\ncat\n\n"
+    assert vocabulary.encode("the bird <unk> <pad> <eos> <start>") == [4, 1, 1, 1, 1, 1]
+    assert vocabulary.decode([4, 1, 2, 6, 2, 2]) == "the <unk>\ncat\n\n"
 
 
 def test_rare_words_and_a_full_vocabulary_leave_words_out() -> None:
-    assert Vocabulary.build(SENTENCES, min_count=2).words[3:] == ("the", "sat")
-    assert Vocabulary.build(SENTENCES, size=4).words[3:] == ("the",)
-    with pytest.raises(ConfigError, match="size=2"):
-        Vocabulary.build(SENTENCES, size=2)
+    assert Vocabulary.build(SENTENCES, min_count=2).words[4:] == ("the", "sat")
+    assert Vocabulary.build(SENTENCES, size=5).words[4:] == ("the",)
+    with pytest.raises(ConfigError, match="size=3"):
+        Vocabulary.build(SENTENCES, size=3)
 
 
 word = st.text(st.characters(exclude_categories=["Cs", "Zs", "Zl", "Zp", "Cc"]), min_size=1)
@@ -58,8 +58,8 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
         "[]",
         '{"words": []}',
         '{"format": "orderone words 1", "words": [1]}',
-        '{"format": "orderone words 1", "words": ["<pad>", "<eos>", "<unk>"]}',
-        '{"format": "orderone words 1", "words": ["<pad>", "<unk>", "<eos>", "a", "a"]}',
+        '{"format": "orderone words 1", "words": ["<pad>", "<eos>", "<unk>", "<start>"]}',
+        '{"format": "orderone words 1", "words": ["<pad>", "<unk>", "<eos>", "<start>", "a", "a"]}',
     ],
 )
 def test_a_file_that_is_no_vocabulary_is_refused(tmp_path: Path, text: str) -> None:

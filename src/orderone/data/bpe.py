@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +92,10 @@ class BytePairs:
         return self.special.pad
 
     @property
+    def start(self) -> int:
+        return self.special.start
+
+    @property
     def end(self) -> int:
         return self.special.end
 
@@ -112,7 +116,7 @@ class BytePairs:
         found = self._pairs.encode_batch_fast(texts, add_special_tokens=False)
         rows = [encoding.ids + tail for encoding in found]
         lengths = np.fromiter((len(row) for row in rows), np.int64, len(rows))
-        flat = np.fromiter((i for row in rows for i in row), np.int32, int(lengths.sum()))
+        flat = np.fromiter(chain.from_iterable(rows), np.int32, int(lengths.sum()))
         return Sequences(tokens=flat, offsets=np.append(np.int64(0), np.cumsum(lengths)))
 
     def decode(self, tokens: Sequence[int]) -> str:

@@ -10,12 +10,17 @@ from .sequences import Sequences
 class Tokenizer(Protocol):
     """Text to token ids below ``len(tokenizer)`` and back.
 
-    ``pad`` and ``end`` are ids that no text encodes to, whatever words stand in it.
+    ``pad``, ``start`` and ``end`` are ids that no text encodes to, whatever words stand in it.
     """
 
     @property
     def pad(self) -> int:
         """Fills a batch; never a target."""
+        ...
+
+    @property
+    def start(self) -> int:
+        """May be put before a sentence, so that its first word is predicted too."""
         ...
 
     @property

@@ -11,25 +11,25 @@ from typing import Any
 from ..core.errors import ConfigError, DataError
 from .sequences import Sequences
 
-PAD, UNK, EOS = "<pad>", "<unk>", "<eos>"
+PAD, UNK, EOS, START = SPECIAL = ("<pad>", "<unk>", "<eos>", "<start>")
 _FORMAT = "orderone words 1"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-    """Words between white space, by id: ``<pad>``, ``<unk>``, ``<eos>``, then by falling count.
+    """Words between white space, by id: the four special tokens, then by falling count.
 
-    A corpus may spell ``<unk>`` itself, as Penn and WikiText-2 do, and gets its id. A word
-    ``<pad>`` or ``<eos>`` in text is an unknown word: text cannot forge padding or an end.
+    A corpus may spell ``<unk>`` itself, as Penn and WikiText-2 do, and gets its id. Another special
+    token spelt in text is an unknown word: text cannot forge padding, a start or an end.
     """
 
     words: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        if self.words[:3] != (PAD, UNK, EOS) or len(set(self.words)) != len(self.words):
+        if self.words[:4] != SPECIAL or len(set(self.words)) != len(self.words):
             raise DataError(
-                f"a vocabulary that begins {list(self.words[:3])} or repeats words",
-                expected=f"{PAD}, {UNK}, {EOS}, then every word once",
+                f"a vocabulary that begins {list(self.words[:4])} or repeats words",
+                expected=f"{', '.join(SPECIAL)}, then every word once",
                 do="build it again",
             )
 
@@ -39,22 +39,22 @@ class Vocabulary:
     ) -> "Vocabulary":
         """Words of ``sentences`` seen at least ``min_count`` times, the most frequent first.
 
-        ``size`` caps the whole vocabulary, the three special tokens included.
+        ``size`` caps the whole vocabulary, the four special tokens included.
         """
-        if min_count < 1 or (size is not None and size < 3):
+        if min_count < 1 or (size is not None and size < len(SPECIAL)):
             raise ConfigError(
                 f"min_count={min_count}, size={size}",
-                expected="min_count of 1 or more and a size of 3 or more",
+                expected="min_count of 1 or more and a size of 4 or more",
                 do="change them",
             )
         counts: Counter[str] = Counter()
         for sentence in sentences:
             counts.update(sentence.split())
-        for special in (PAD, UNK, EOS):
+        for special in SPECIAL:
             del counts[special]
         ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         words = [word for word, count in ranked if count >= min_count]
-        return cls(words=(PAD, UNK, EOS, *words)[:size])
+        return cls(words=(*SPECIAL, *words)[:size])
 
     @property
     def pad(self) -> int:
@@ -69,12 +69,16 @@ class Vocabulary:
     def end(self) -> int:
         return 2
 
+    @property
+    def start(self) -> int:
+        return 3
+
     def __len__(self) -> int:
         return len(self.words)
 
     @cached_property
     def _ids(self) -> dict[str, int]:
-        return {word: i for i, word in enumerate(self.words) if word not in (PAD, EOS)}
+        return {word: i for i, word in enumerate(self.words) if word not in (PAD, EOS, START)}
 
     def encode(self, text: str) -> list[int]:
         """Ids of the words of ``text``."""
