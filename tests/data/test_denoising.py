@@ -59,7 +59,7 @@ def test_undoing_it_gives_the_original(group: list[list[int]], seed: int, tight:
 
 
 def test_insertions_never_outgrow_the_room() -> None:
-    """A sample of 2 tokens draws a span of length 0 first in e⁻³ of cases, and has no room for it."""
+    """A sample of 2 tokens draws an empty span first in e⁻³ of cases, without room for it."""
     samples = samples_of([[2]] * 2000)
     loose = corrupted(samples, room=40, mask=MASK, rng=default_rng(5))
     tight = corrupted(samples, room=2, mask=MASK, rng=default_rng(5))
