@@ -2,6 +2,7 @@
 
 import sys
 import types
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,12 @@ def test_a_missing_or_doubled_split_is_named(tmp_path: Path) -> None:
         corpus("wikitext-2")
 
 
+def test_files_deeper_down_are_no_splits(tmp_path: Path) -> None:
+    usual(tmp_path, ("train.txt", "valid.txt", "test.txt"))
+    usual(tmp_path / "raw", ("train.txt", "valid.txt", "test.txt"), "deeper\n")
+    assert corpus(tmp_path).train[0] == "a train.txt"
+
+
 def test_brown_is_stripped_of_tags_and_split_by_file(tmp_path: Path) -> None:
     for i in range(1, 41):
         (tmp_path / f"ca{i:02}").write_text(f"\n\n\tThe/at {i}-1/2/cd and/or/cc ''/''\n\n")
@@ -122,6 +129,8 @@ def test_a_larger_limit_adds_files_and_changes_none(tmp_path: Path) -> None:
         found = stdlib(limit, root=tmp_path)
         return {row for part in found[:3] for row in part if row.startswith("#")}
 
+    ranked = sorted((f"m{i}.py" for i in range(30)), key=lambda n: sha256(n.encode()).digest())
+    assert heads(700) == {f"# {name[1:-3]}" for name in ranked[: len(heads(700))]}
     assert heads(700) < heads(1400) < heads(10_000) == {f"# {i}" for i in range(30)}
 
 

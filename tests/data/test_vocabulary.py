@@ -10,7 +10,7 @@ from orderone.core.errors import ConfigError, DataError
 from orderone.data.tokenizer import Tokenizer
 from orderone.data.vocabulary import Vocabulary
 
-SENTENCES = ["the cat sat", "the dog <unk> sat", "the <pad> <eos> <start> end"]
+SENTENCES = ["the dog sat", "the cat <unk> sat", "the <pad> <eos> <start> end"]
 
 
 def test_words_come_by_falling_count_then_alphabet() -> None:
