@@ -1,1 +1,1 @@
-"""Records, run folders, parameter selection, accurate reductions and errors: imports nothing of ours."""
+"""Records, run folders, parameter selection, accurate reductions, errors: imports none of ours."""
