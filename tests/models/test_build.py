@@ -1,3 +1,4 @@
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -123,16 +124,24 @@ def test_checkpointing_recomputes_and_gives_the_same_gradients(
         assert torch.equal(gradient, again[parameter]), parameter
 
 
-def test_dropout_acts_in_training_alone_and_at_its_rate() -> None:
-    """After the embeddings and after each path: P of the 24·12·200 numbers of z^(1) are zero."""
-    model = language(dropout=0.3)
-    tokens = words(200, 12)
-    assert torch.equal(model(tokens), model(tokens))
+@pytest.mark.parametrize(
+    ("model", "given"),
+    [
+        (language(dropout=0.3), words(200, 12)),
+        (vision(dropout=0.3), images(200, 3, 16, 16)),
+    ],
+)
+def test_dropout_acts_in_training_alone_and_at_its_rate(model: Any, given: torch.Tensor) -> None:
+    """After the embeddings and after each path: 0.3 of the numbers there are exactly zero."""
+    assert torch.equal(model(given), model(given))
     model.train()
     torch.manual_seed(0)
-    dropped = (model.trace(tokens).hidden[0] == 0).double().mean().item()
-    assert dropped == pytest.approx(0.3, abs=4 * (0.3 * 0.7 / (24 * 12 * 200)) ** 0.5)
-    assert not torch.equal(model(tokens), model(tokens))
+    hidden = model.trace(given).hidden
+    added = [hidden[0], *(after - before for before, after in pairwise(hidden))]
+    assert len(added) == 5
+    for r in added:
+        dropped = (r == 0).double().mean().item()
+        assert dropped == pytest.approx(0.3, abs=4 * (0.3 * 0.7 / r.numel()) ** 0.5)
 
 
 def test_attention_dropout_leaves_the_mean_alone() -> None:
