@@ -78,7 +78,7 @@ def main() -> None:
     torch.set_num_threads(1)
     pairs, lines = prepared()
     text = pairs.encode_many(lines)
-    sentences = pairs.encode_many(lines, end=False)
+    sentences = pairs.encode_many((line + "\n" for line in lines), end=False)
     size = chosen.batch
     noisy = DenoisingBatches(sentences, special=pairs.special, batch_size=size)
     by_length = SentenceBatches(text, pad=pairs.pad, tokens_per_batch=512 * size)

@@ -202,7 +202,8 @@ def _reading(
 class DenoisingBatches(Epochs[DenoisingBatch]):
     """Samples of consecutive sentences up to T − 2 tokens, corrupted anew each epoch.
 
-    Encode the sentences with ``end=False``: [start] and [end] frame the sample here.
+    Encode the sentences with ``end=False``, since [start] and [end] frame the sample here, and with
+    their own white space, ``line + "\\n"``: nothing else parts them once they are permuted.
     """
 
     def __init__(
