@@ -8,9 +8,9 @@ from jaxtyping import Bool, Int, Int32, Int64
 from numpy import ndarray
 from torch import Tensor
 
-from ..core.errors import ConfigError, DataError
-from .epochs import Epochs
-from .sequences import Sequences, fingerprint
+from orderone.core.errors import ConfigError, DataError
+from orderone.data.epochs import Epochs
+from orderone.data.sequences import Sequences, fingerprint
 
 IGNORE = -100  # the target that torch's cross-entropy leaves out
 

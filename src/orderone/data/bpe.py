@@ -9,8 +9,8 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from ..core.errors import ConfigError, DataError
-from .sequences import Sequences
+from orderone.core.errors import ConfigError, DataError
+from orderone.data.sequences import Sequences
 
 SPECIAL = ("[pad]", "[start]", "[end]", "[MASK]")
 SMALLEST = 256 + len(SPECIAL)  # every byte has a token, so nothing is ever unknown

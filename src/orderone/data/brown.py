@@ -4,8 +4,8 @@ import os
 import re
 from pathlib import Path, PurePosixPath
 
-from ..core.errors import DataError
-from .textfiles import Splits, decoded, lines, split_files, text_files
+from orderone.core.errors import DataError
+from orderone.data.textfiles import Splits, decoded, lines, split_files, text_files
 
 _FILE = re.compile(r"c[a-r]\d\d")
 

@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from ..core.errors import ConfigError, DataError
-from .brown import brown
-from .hub import hub
-from .penn import penn_from_package
-from .stdlib import stdlib
-from .textfiles import (
+from orderone.core.errors import ConfigError, DataError
+from orderone.data.brown import brown
+from orderone.data.hub import hub
+from orderone.data.penn import penn_from_package
+from orderone.data.stdlib import stdlib
+from orderone.data.textfiles import (
     FILES_TO_SPLIT,
     Splits,
     cut_long,

@@ -20,11 +20,11 @@ from jaxtyping import Bool, Int, Int32, Int64
 from numpy import ndarray
 from torch import Tensor
 
-from ..core.errors import ConfigError, DataError
-from .batches import IGNORE
-from .bpe import SpecialTokens
-from .epochs import Epochs
-from .sequences import Sequences, fingerprint, runs
+from orderone.core.errors import ConfigError, DataError
+from orderone.data.batches import IGNORE
+from orderone.data.bpe import SpecialTokens
+from orderone.data.epochs import Epochs
+from orderone.data.sequences import Sequences, fingerprint, runs
 
 SHARE = 0.3  # of tokens hidden
 MEAN_SPAN = 3.0  # the Poisson distribution's mean and variance

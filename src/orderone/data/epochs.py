@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from ..core.errors import ConfigError, DataError
+from orderone.core.errors import ConfigError, DataError
 
 B = TypeVar("B")
 

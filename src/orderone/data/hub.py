@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..core.errors import DataError, MissingPackageError
-from .textfiles import Splits, cut_long, lines, split_lines
+from orderone.core.errors import DataError, MissingPackageError
+from orderone.data.textfiles import Splits, cut_long, lines, split_lines
 
 _VALIDATION = ("validation", "valid", "dev")
 

@@ -5,8 +5,8 @@ import importlib.util
 import warnings
 from pathlib import Path
 
-from ..core.errors import DataError, MissingPackageError
-from .textfiles import Splits, lines
+from orderone.core.errors import DataError, MissingPackageError
+from orderone.data.textfiles import Splits, lines
 
 
 def penn_from_package() -> Splits:

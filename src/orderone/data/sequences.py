@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int32, Int64
 from numpy import ndarray
 
-from ..core.errors import ConfigError
+from orderone.core.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)

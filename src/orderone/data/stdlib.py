@@ -4,8 +4,8 @@ import os
 import sysconfig
 from pathlib import Path
 
-from ..core.errors import DataError
-from .textfiles import Splits, lines, name_hash, split_files
+from orderone.core.errors import DataError
+from orderone.data.textfiles import Splits, lines, name_hash, split_files
 
 STDLIB_BYTES = 4_000_000
 # Tests and character tables are not the library's prose; site-packages differ by machine.

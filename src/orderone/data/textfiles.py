@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from ..core.errors import DataError
+from orderone.core.errors import DataError
 
 TEXT_SUFFIXES = frozenset({"", ".txt", ".text", ".md", ".rst", ".tex", ".tokens", ".raw", ".py"})
 MAX_BYTES = 2 << 30  # of one file once unpacked: what a small zip may claim to hold

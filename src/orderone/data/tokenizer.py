@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
-from .sequences import Sequences
+from orderone.data.sequences import Sequences
 
 
 @runtime_checkable

@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import ConfigError, DataError
-from .sequences import Sequences
+from orderone.core.errors import ConfigError, DataError
+from orderone.data.sequences import Sequences
 
 PAD, UNK, EOS, START = SPECIAL = ("<pad>", "<unk>", "<eos>", "<start>")
 _FORMAT = "orderone words 1"
