@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any, cast
 
-import click
 import typer
 
 from orderone import __version__
@@ -14,28 +14,34 @@ from orderone.core.errors import OrderoneError, one_line
 
 DONE, DOES_NOT_HOLD, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
+# Typer carries its own copy of click, under a private name that differs between versions; the
+# public BadParameter leads to the class that all of its complaints derive from.
+_CommandLineError = cast("type[Exception]", typer.BadParameter.__mro__[2])
+
 app = typer.Typer(
     help="Keep transformers of order one: before, during and after training.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
 
-def _print_version(wanted: bool) -> None:
+def _print_version(wanted: bool | None) -> None:
     if wanted:
         typer.echo(f"orderone {__version__}")
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _options(  # pyright: ignore[reportUnusedFunction]  # typer calls it
-    version: bool = typer.Option(
-        False, "--version", callback=_print_version, is_eager=True, help="Print the version."
+    context: typer.Context,
+    version: bool | None = typer.Option(
+        None, "--version", callback=_print_version, is_eager=True, help="Print the version."
     ),
 ) -> None:
     del version
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 app.command()(demo)
@@ -47,18 +53,22 @@ def run(arguments: Sequence[str] | None = None) -> int:
         code = app(args=arguments, standalone_mode=False, prog_name="orderone")
     except OrderoneError as error:
         return _refuse(str(error), BAD_INPUT)
-    except click.UsageError as error:
-        where = error.ctx.command_path if error.ctx else "orderone"
-        return _refuse(f"{error.format_message()} See: {where} --help", BAD_INPUT)
-    except click.ClickException as error:
-        return _refuse(error.format_message(), BAD_INPUT)
-    except (click.Abort, KeyboardInterrupt):
+    except _CommandLineError as error:
+        return _refuse(_complaint(error), BAD_INPUT)
+    except (typer.Abort, KeyboardInterrupt):
         return _refuse("interrupted", INTERRUPTED)
     except BrokenPipeError:
         # The reader of our output went away (`orderone ... | head`): that is no error of ours.
         sys.stderr.close()
         return DONE
     return code if isinstance(code, int) else DONE
+
+
+def _complaint(error: Any) -> str:
+    """What was wrong with the words of a command, and where its options are listed."""
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "orderone"
+    return f"{error.format_message()} See: {command} --help"
 
 
 def _refuse(message: str, code: int) -> int:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from orderone.training.losses import WordBatch
 
 VOCABULARY, T, BATCH = 2_000, 128, 16
+VALIDATION_BATCHES = 8
 EVALUATE_EVERY_SECONDS = 5.0
 
 
@@ -56,6 +59,7 @@ def demo(
 ) -> None:
     """Train a small language model on real text and leave a run folder to look at."""
     # Here and not above: `orderone --help` need not wait for torch.
+    import torch
     from rich.console import Console
     from safetensors.torch import save_model
 
@@ -63,6 +67,8 @@ def demo(
     from orderone.models.build import build
     from orderone.report.page import page
 
+    # More threads than idle cores wait for each other at every operation of so small a model.
+    torch.set_num_threads(max(1, min(4, (os.cpu_count() or 1) // 2)))
     console = Console(quiet=as_json)
     console.print("Reading the sources of Python's standard library, training a tokenizer ...")
     lesson = _lesson(seed)
@@ -92,26 +98,23 @@ def _lesson(seed: int) -> Lesson:
     import torch
 
     from orderone.data.batches import PackedStream
-    from orderone.data.bpe import BytePair
+    from orderone.data.bpe import BytePairs
     from orderone.data.corpora import corpus
     from orderone.models.config import LanguageConfig
 
     text = corpus("stdlib")
-    tokenizer = BytePair.train(text.train, size=VOCABULARY)
-    training = tokenizer.encode_stream(text.train)
-    validation = PackedStream(
-        tokenizer.encode_stream(text.validation), T=T, batch_size=BATCH, seed=0, epochs=1
-    )
-    counts = torch.bincount(torch.as_tensor(training).long(), minlength=len(tokenizer)) + 1.0
-    held_out = [batch for batch, _ in zip(validation, range(8), strict=False)]
-    targets = torch.cat([batch.targets.flatten() for batch in held_out]).long()
+    tokenizer = BytePairs.train(text.train, size=VOCABULARY)
+    training = tokenizer.encode_many(text.train).tokens
+    held_out = tokenizer.encode_many(text.validation).tokens
+    validation = PackedStream(held_out, T=T, batch_size=BATCH, seed=0, epochs=1)
+    batches = list(islice(validation, VALIDATION_BATCHES))
+    counts = torch.bincount(torch.as_tensor(training), minlength=len(tokenizer)) + 1.0
+    targets = torch.cat([batch.targets.flatten() for batch in batches])
     return Lesson(
-        config=LanguageConfig(
-            n=128, H=4, encoders=4, T=T, n_vocab=len(tokenizer), head_tied=True, init_std=0.02
-        ),
+        config=LanguageConfig(n=128, H=4, encoders=4, T=T, n_vocab=len(tokenizer)),
         training=PackedStream(training, T=T, batch_size=BATCH, seed=seed),
         training_tokens=len(training),
-        validation=held_out,
+        validation=batches,
         word_frequency_loss=-(counts / counts.sum()).log()[targets].mean().item(),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ IGNORED = -100
 """Target of a position that carries no loss (torch's own convention)."""
 
 
+@runtime_checkable
 class WordBatch(Protocol):
     """Tokens, the words to predict at each, and which tokens are real rather than padding."""
 
