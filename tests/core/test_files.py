@@ -12,6 +12,16 @@ def test_replaces_whole_and_leaves_nothing_beside(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_who_has_the_old_file_open_keeps_it(tmp_path):
+    """So no reader sees a mixture: the new file is another file, renamed into place."""
+    path = tmp_path / "manifest.json"
+    path.write_bytes(b"old")
+    with path.open("rb") as reader:
+        write_atomically(path, b"new")
+        assert reader.read() == b"old"
+    assert path.read_bytes() == b"new"
+
+
 def test_a_failure_midway_keeps_the_old_file(tmp_path):
     path = tmp_path / "weights"
     path.write_bytes(b"old")

@@ -207,6 +207,11 @@ def test_timm_and_torchvision_names():
     assert layer_of(vision[3]) == "encoder.11"
 
 
+def test_norms_before_the_stack_are_not_its_own():
+    names = ["pre_layrnorm.weight", "emb_norm.weight", "blocks.0.attn.q.weight", "ln_f.weight"]
+    assert selected_names(dict.fromkeys(names, (2, 2))) == names[2:]
+
+
 @pytest.mark.parametrize(
     "wrapped",
     [
