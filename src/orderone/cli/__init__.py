@@ -32,16 +32,13 @@ def _print_version(wanted: bool | None) -> None:
         raise typer.Exit
 
 
-@app.callback(invoke_without_command=True)
+@app.callback()
 def _options(  # pyright: ignore[reportUnusedFunction]  # typer calls it
-    context: typer.Context,
     version: bool | None = typer.Option(
         None, "--version", callback=_print_version, is_eager=True, help="Print the version."
     ),
 ) -> None:
     del version
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
 
 
 app.command()(demo)
@@ -49,8 +46,9 @@ app.command()(demo)
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Exit code of the command line: 0 done, 1 a check did not hold, 2 bad input."""
+    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
-        code = app(args=arguments, standalone_mode=False, prog_name="orderone")
+        code = app(args=words, standalone_mode=False, prog_name="orderone")
     except OrderoneError as error:
         return _refuse(str(error), BAD_INPUT)
     except _CommandLineError as error:
