@@ -286,6 +286,19 @@ def test_the_head_is_found_by_name_else_by_its_place() -> None:
     assert not any(row.role.head for row in body.rows)
 
 
+class Body(Named):
+    """Says what it is, as transformers' models do."""
+
+    @property
+    def base_model(self) -> nn.Module:
+        return self
+
+
+def test_the_last_map_of_a_body_or_of_a_pooler_is_hidden() -> None:
+    for model in (Body(final=nn.Linear(n, n)), Named(body=nn.Linear(n, n), pool=nn.Linear(n, n))):
+        assert not any(row.role.head for row in find_roles(model).rows)
+
+
 def test_frozen_parameters_are_placed_and_kept() -> None:
     model = Named(positions=nn.Embedding(T, n), head=nn.Linear(n, 2))
     model.get_submodule("positions").requires_grad_(False)

@@ -113,5 +113,5 @@ def _last(tree: Tree) -> list[str]:
 
 
 def _is_bare(root: nn.Module) -> bool:
-    """Whether a model of transformers or timm is a body without a head."""
-    return getattr(root, "base_model", None) is root or getattr(root, "num_classes", None) == 0
+    """Whether a transformers model is a body without a head."""
+    return getattr(root, "base_model", None) is root

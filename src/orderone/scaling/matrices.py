@@ -75,8 +75,6 @@ def _role(tree: Tree, path: str) -> str:
         return "other"  # a factor of a low-rank one
     if role == "mlp-gate" and own == "w1" and "w3" not in beside:
         return "mlp-in"  # without a third map nothing is gated
-    if role == "mlp-gate" and own == "gate" and "experts" in beside:
-        return "other"  # chooses experts
     if role == "query-key-value" and own == "in_proj" and "att" not in _above(tree, path):
         return "other"
     if role == "mlp-out" and own in _ANY_PROJECTION and not tree.in_block(path):
