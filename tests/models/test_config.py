@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -100,3 +101,10 @@ def test_width_and_multiplier_follow_each_other() -> None:
 def test_a_configuration_is_frozen() -> None:
     with pytest.raises(Exception, match="frozen"):
         LanguageConfig(**WORDS).n = 48
+
+
+def test_a_file_cannot_make_us_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "planted.py").write_text("raise SystemExit('executed')\ndef f(w): return w\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match=r"activation 'planted:f', of a module that is not"):
+        read_config({"kind": "language", **WORDS, "activation": "planted:f"})

@@ -196,7 +196,8 @@ def _learning_curve(records: pl.DataFrame, word_frequency_loss: float) -> Sectio
     from orderone.report.charts import lines, svg
     from orderone.report.page import Section
 
-    losses = records.filter(name="loss").select("step", "value", "split")
+    # Training first, so that the smoother validation curve is drawn over it.
+    losses = records.filter(name="loss").select("step", "value", "split").sort("split", "step")
     chart = lines(
         losses,
         x=("step", "step"),

@@ -1,5 +1,6 @@
 """What a reference transformer is made of, in the papers' letters; impossible ones are refused."""
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 
@@ -14,7 +15,7 @@ from pydantic import (
 )
 
 from orderone.core.errors import ConfigError
-from orderone.models.activation import activation, activation_name
+from orderone.models.activation import ACTIVATIONS, activation, activation_name
 
 Placement = Literal["pre", "branch", "post"]
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -276,7 +277,19 @@ def read_config(mapping: Mapping[str, Any]) -> Config:
             expected=f"one of {', '.join(CONFIGS)}",
             do="add it to the model's configuration",
         )
+    _refuse_imports(mapping)
     return parse_config(CONFIGS[cast(str, kind)], mapping)
+
+
+def _refuse_imports(mapping: Mapping[str, Any]) -> None:
+    """A file must not make us import and call what it names; in Python it is the user who does."""
+    named = str(mapping.get("activation", ""))
+    if named not in ACTIVATIONS and ":" in named and named.partition(":")[0] not in sys.modules:
+        raise ConfigError(
+            f"activation '{named}', of a module that is not imported",
+            expected=f"one of {', '.join(ACTIVATIONS)}, or a function of an imported module",
+            do="import the module before reading the configuration",
+        )
 
 
 def _refusal(cls: type[BaseModel], error: ValidationError) -> ConfigError:
