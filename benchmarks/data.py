@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from orderone.data.batches import IGNORE, PackedStream, SentenceBatches
+from orderone.core.targets import IGNORED
+from orderone.data.batches import PackedStream, SentenceBatches
 from orderone.data.bpe import BytePairs
 from orderone.data.corpora import corpus
 from orderone.data.denoising import DenoisingBatch, DenoisingBatches
@@ -61,7 +62,7 @@ def trainer(pairs: BytePairs) -> Callable[[DenoisingBatch], None]:
     def train(batch: DenoisingBatch) -> None:
         out = model(batch.source, batch.target_in, batch.source_real, batch.target_real)
         loss = functional.cross_entropy(
-            out.flatten(0, 1), batch.targets.flatten(), ignore_index=IGNORE
+            out.flatten(0, 1), batch.targets.flatten(), ignore_index=IGNORED
         )
         optimizer.zero_grad()
         loss.backward()

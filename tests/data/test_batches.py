@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orderone.core.errors import ConfigError, DataError
-from orderone.data.batches import IGNORE, Batch, PackedStream, SentenceBatches
+from orderone.core.targets import IGNORED
+from orderone.data.batches import Batch, PackedStream, SentenceBatches
 from orderone.data.sequences import Sequences
 
 PAD, START = 99, 98
@@ -27,7 +28,7 @@ def sentences_of(batch: Batch) -> list[tuple[int, ...]]:
 
 def assert_padding_is_inert(batch: Batch) -> None:
     assert torch.equal(batch.tokens == PAD, ~batch.real)
-    assert torch.equal(batch.targets == IGNORE, ~batch.real)
+    assert torch.equal(batch.targets == IGNORED, ~batch.real)
     assert not (batch.targets == PAD).any()
     # The real part is a prefix, and inside it the targets are the next tokens.
     assert (batch.real[:, 1:] <= batch.real[:, :-1]).all()
@@ -93,7 +94,7 @@ def test_an_unshuffled_stream_predicts_every_token_once(N: int, T: int, B: int) 
     seen: list[int] = []
     for batch in stream:
         assert torch.equal(batch.targets[batch.real], batch.tokens[batch.real] + 1)
-        assert (batch.targets[~batch.real] == IGNORE).all()
+        assert (batch.targets[~batch.real] == IGNORED).all()
         seen += batch.targets[batch.real].tolist()
     assert seen == list(range(1, N))
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.random import default_rng
 
 from orderone.core.errors import ConfigError, DataError
-from orderone.data.batches import IGNORE
+from orderone.core.targets import IGNORED
 from orderone.data.bpe import SpecialTokens
 from orderone.data.denoising import (
     MEAN_SPAN,
@@ -156,7 +156,7 @@ def test_batches_are_framed_shifted_and_padded(lengths: list[int], seed: int) ->
     for batch in batches:
         assert {tensor.shape[1] for tensor in vars(batch).values()} == {42}
         assert torch.equal(batch.source_real, batch.source != SPECIAL.pad)
-        assert torch.equal(batch.target_real, batch.targets != IGNORE)
+        assert torch.equal(batch.target_real, batch.targets != IGNORED)
         assert torch.equal(batch.target_real, batch.target_in != SPECIAL.pad)
         assert not (batch.targets == SPECIAL.pad).any()
         for b in range(len(batch.source)):

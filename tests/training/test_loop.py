@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from orderone.core.targets import IGNORED
 from orderone.training.loop import StepTaken, train
-from orderone.training.losses import IGNORED, mean_loss, next_word_loss
+from orderone.training.losses import mean_loss, next_word_loss
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,14 @@ from numpy import ndarray
 from torch import Tensor
 
 from orderone.core.errors import ConfigError, DataError
+from orderone.core.targets import IGNORED
 from orderone.data.epochs import Epochs
 from orderone.data.sequences import Sequences, fingerprint
-
-IGNORE = -100  # the target that torch's cross-entropy leaves out
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """``targets[b, t]`` is the token after ``tokens[b, t]``, or IGNORE where ``real`` is False."""
+    """``targets[b, t]`` is the token after ``tokens[b, t]``, or IGNORED where ``real`` is False."""
 
     tokens: Int[Tensor, "B T"]
     targets: Int[Tensor, "B T"]
@@ -198,7 +197,7 @@ class PackedStream(Epochs[Batch]):
 def _batch_of(
     tokens: Int32[ndarray, "B T"], following: Int32[ndarray, "B T"], real: Bool[ndarray, "B T"]
 ) -> Batch:
-    targets = np.where(real, following, IGNORE)
+    targets = np.where(real, following, IGNORED)
     return Batch(
         tokens=torch.from_numpy(tokens.astype(np.int64)),
         targets=torch.from_numpy(targets.astype(np.int64)),

@@ -21,7 +21,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from orderone.core.errors import ConfigError, DataError
-from orderone.data.batches import IGNORE
+from orderone.core.targets import IGNORED
 from orderone.data.bpe import SpecialTokens
 from orderone.data.epochs import Epochs
 from orderone.data.sequences import Sequences, fingerprint, runs
@@ -35,7 +35,7 @@ T_PUBLISHED = 514
 class DenoisingBatch:
     """Corrupted ``source`` for the encoder; ``targets`` and their right shift for the decoder.
 
-    ``real`` masks are True where there is no padding; ``targets`` are IGNORE where there is.
+    ``real`` masks are True where there is no padding; ``targets`` are IGNORED where there is.
     """
 
     source: Int[Tensor, "B T"]
@@ -263,7 +263,7 @@ class DenoisingBatches(Epochs[DenoisingBatch]):
             source=source,
             source_real=source_real,
             target_in=target_in.masked_fill(~target_real, self.special.pad),
-            targets=original.masked_fill(~target_real, IGNORE),
+            targets=original.masked_fill(~target_real, IGNORED),
             target_real=target_real,
         )
 

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parameter import UninitializedParameter
 
 from orderone.core.errors import ModelError
@@ -83,7 +82,8 @@ def tree_of(model: nn.Module) -> Tree:
     modules: dict[str, nn.Module] = {}
     sites: list[Site] = []
     for path, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, FullyShardedDataParallel):
+        # By name: only training's distribution imports what knows of process groups.
+        if type(module).__name__ == "FullyShardedDataParallel":
             raise ModelError(
                 "a model wrapped in FullyShardedDataParallel, which flattens its parameters",
                 expected="parameters with their shapes",

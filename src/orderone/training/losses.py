@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-IGNORED = -100
-"""Target of a position that carries no loss (torch's own convention)."""
+from orderone.core.targets import IGNORED
 
 
 @runtime_checkable
