@@ -1,3 +1,30 @@
 """Keep transformers of order one: before, during and after training."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orderone.experiments.coordinates import coordinates as coordinates
+    from orderone.scaling.plan import plan as plan
+
 __version__ = "0.1.0"
+
+# Public name → module that has it. Imported on first use: ``import orderone`` loads no torch.
+_PUBLIC = {
+    "coordinates": "orderone.experiments.coordinates",
+    "plan": "orderone.scaling.plan",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'orderone' has no attribute '{name}'")
+    value = getattr(import_module(_PUBLIC[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC})
