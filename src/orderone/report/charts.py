@@ -44,6 +44,57 @@ def lines(
     )
 
 
+def facets(
+    frame: pl.DataFrame,
+    *,
+    x: tuple[str, str],
+    y: tuple[str, str],
+    detail: str,
+    facet: str,
+    title: str,
+    subtitle: str = "",
+    columns: int = 3,
+) -> alt.FacetChart:
+    """Power laws side by side: on log–log axes a mean line, and a band of one standard deviation.
+
+    A panel each value of ``facet``, a line each value of ``detail``, of which there may be many:
+    they share a colour and are told apart by their tooltips. What is not positive has no logarithm
+    and is left out.
+    """
+    positive = frame.filter(pl.col(y[0]).is_finite() & (pl.col(y[0]) > 0))
+    logs = positive.with_columns(log=pl.col(y[0]).log())
+    points = (
+        logs.group_by(facet, detail, x[0], maintain_order=True)
+        .agg(mean=pl.col("log").mean(), spread=pl.col("log").std().fill_null(0.0))
+        .with_columns(
+            value=pl.col("mean").exp(),
+            low=(pl.col("mean") - pl.col("spread")).exp(),
+            high=(pl.col("mean") + pl.col("spread")).exp(),
+        )
+        .select(facet, detail, x[0], "value", "low", "high")
+    )
+    base = alt.Chart(points).encode(
+        x=alt.X(x[0], type="quantitative", title=x[1], scale=alt.Scale(type="log", nice=False)),
+        detail=alt.Detail(detail, type="nominal"),
+        tooltip=[alt.Tooltip(name) for name in points.columns],
+    )
+    band = base.mark_area(opacity=0.12).encode(
+        y=alt.Y("low", type="quantitative", title=y[1], scale=alt.Scale(type="log")),
+        y2="high",
+    )
+    line = base.mark_line(strokeWidth=1.5, point=True).encode(
+        y=alt.Y("value", type="quantitative", title=y[1], scale=alt.Scale(type="log"))
+    )
+    return (
+        alt.layer(band, line)
+        .properties(width=220, height=180)
+        .facet(alt.Facet(facet, type="nominal", title=None, sort=None), columns=columns)
+        .resolve_scale(y="independent")
+        .properties(title=alt.TitleParams(title, subtitle=subtitle))
+        .configure(**configuration())
+    )
+
+
 def _colour(column: str, label: str) -> alt.Color:
     return alt.Color(column, type="nominal", title=label, sort=None)
 
@@ -52,14 +103,17 @@ def _scale(log: bool) -> alt.Scale:
     return alt.Scale(type="log") if log else alt.Scale(zero=False)
 
 
-def svg(chart: alt.Chart) -> str:
+Picture = alt.Chart | alt.FacetChart | alt.LayerChart
+
+
+def svg(chart: Picture) -> str:
     """The chart as SVG text, drawn without a browser."""
     import vl_convert
 
     return vl_convert.vegalite_to_svg(chart.to_json())
 
 
-def save_chart(chart: alt.Chart, path: Path) -> None:
+def save_chart(chart: Picture, path: Path) -> None:
     """Write the chart in the format that the name's ending says."""
     if path.suffix not in FORMATS:
         raise ConfigError(

@@ -1,0 +1,1 @@
+"""Measurements, one a file; none knows the prediction that it tests."""
