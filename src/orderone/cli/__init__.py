@@ -9,7 +9,10 @@ from typing import Any, cast
 import typer
 
 from orderone import __version__
+from orderone.cli.check import check
 from orderone.cli.demo import demo
+from orderone.cli.plan import plan
+from orderone.cli.transfer import transfer
 from orderone.core.errors import OrderoneError, one_line
 
 DONE, DOES_NOT_HOLD, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -42,6 +45,9 @@ def _options(  # pyright: ignore[reportUnusedFunction]  # typer calls it
 
 
 app.command()(demo)
+app.command()(plan)
+app.command()(check)
+app.command()(transfer)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
