@@ -1,0 +1,1 @@
+"""Checkpoint series: sources, one-pass geometry, growth laws."""

@@ -1,0 +1,42 @@
+"""What is wrong with a series: rows of a table, never an abort."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from orderone.core.errors import OrderoneError, one_line
+
+Kind = Literal[
+    "unreadable",
+    "truncated",
+    "missing-shard",
+    "shape",
+    "non-finite",
+    "duplicate",
+    "off-path",
+    "low-precision",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that is wrong: which checkpoint, what kind of wrong, and where."""
+
+    checkpoint: str
+    kind: Kind
+    detail: str
+
+
+class UnreadableError(OrderoneError):
+    """A checkpoint, or a tensor of it, cannot be read; becomes a ``Finding``."""
+
+    def __init__(self, kind: Kind, detail: str) -> None:
+        self.kind: Kind = kind
+        self.detail = one_line(detail)
+        super().__init__(
+            detail,
+            expected="a readable checkpoint",
+            do="write or download it again, or leave it out",
+        )
+
+    def finding(self, checkpoint: str) -> Finding:
+        return Finding(checkpoint=checkpoint, kind=self.kind, detail=self.detail)
