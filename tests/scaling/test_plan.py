@@ -252,8 +252,12 @@ def test_bad_input_is_one_line(arguments: dict[str, Any], said: str) -> None:
 
 
 def test_vision_constants_only_with_patches() -> None:
+    """Also where the class is a subclass made elsewhere, as FSDP2 makes one."""
     config = VisionConfig(n=16, H=2, encoders=1, image_size=16, patch=8, n_out=7)
-    plan = orderone.plan(build(config, seed=0), "standard")
+    model = build(config, seed=0)
+    plan = orderone.plan(model, "standard")
     assert plan.constants == "vision"
+    model.__class__ = type("Sharded", (type(model),), {"__module__": "elsewhere"})
+    assert orderone.plan(model, "standard") == plan
     assert {row.start for row in plan.rows} == {"draw", "zero"}
     assert orderone.plan(language(), "standard").constants == "the model's own"

@@ -110,7 +110,7 @@ def _row(
             multiplier_in_fans=settings.multiplier_in_fans,
         )
         rates = rates.over(there)
-        begin = _begin_from(placement, rates, base, at_base=n == base.n)
+        begin = _begin_from(placement, rates, base)
     else:
         begin = _begin(placement, rates, constants)
     if settings.distribution is not None:
@@ -152,10 +152,10 @@ def _begin(placement: Placement, rates: Rates, constants: Constants | None) -> B
     )
 
 
-def _begin_from(placement: Placement, relative: Rates, base: Base, *, at_base: bool) -> Begin:
+def _begin_from(placement: Placement, relative: Rates, base: Base) -> Begin:
     """Relative convention: the base's own deviation; what is constant there stays the model's."""
     measured = base.measured[placement.name]
-    if at_base or measured.std == 0 or placement.role.start in ("keep", "one"):
+    if measured.std == 0 or placement.role.start in ("keep", "one"):
         return UNTOUCHED
     std = measured.std * math.sqrt(relative.variance)
     return Begin(start="draw", std=std, distribution=measured.distribution)
@@ -211,9 +211,14 @@ def _constants(
         return constants_of(settings.constants, groups)
     patches = any(row.role.group == "patch" for row in roles.rows)
     # The paper's standard runs differ in the factors alone; an outside model's start is its own.
-    if chosen.uniform and not (patches and type(model).__module__.startswith("orderone.models.")):
+    if chosen.uniform and not (patches and _is_ours(model)):
         return None
     return VISION if patches else ONES
+
+
+def _is_ours(model: nn.Module) -> bool:
+    """By name, since ``models`` is not to be imported here; FSDP2 puts a subclass in between."""
+    return any(kind.__module__.startswith("orderone.models.") for kind in type(model).__mro__)
 
 
 def _constants_name(constants: Constants | None, base: Base | None) -> str:
