@@ -1,0 +1,94 @@
+"""Inputs of a spec as checked tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from orderone.core.errors import DataError
+from orderone.theory.spec import KernelSpec
+
+MOST_PAIRS = 4096
+"""(sample, position) pairs: a kernel of so many takes 128 MiB."""
+
+
+def patches(spec: KernelSpec) -> Float[Tensor, "b t n_patch"]:
+    """The vision stem's inputs."""
+    x = _array(spec.inputs, "inputs")
+    if x.ndim != 3 or 0 in x.shape or x.dtype.kind not in "fiu":
+        raise _shape(x, "inputs", "numbers of shape D × T × n_patch")
+    numbers = torch.from_numpy(np.ascontiguousarray(x, dtype=np.float64))
+    if not bool(torch.isfinite(numbers).all()):
+        raise DataError(
+            "inputs with numbers that are not finite", expected="finite numbers", do="clean them"
+        )
+    return _bounded(numbers)
+
+
+def tokens(spec: KernelSpec, name: str = "inputs") -> Int[Tensor, "b t"]:
+    """The language stem's inputs, or the decoder's ``targets``."""
+    x = _array(getattr(spec, name), name)
+    if x.ndim != 2 or 0 in x.shape or x.dtype.kind not in "iu":
+        raise _shape(x, name, "whole numbers of shape D × T")
+    low, high = int(x.min()), int(x.max())
+    if low < 0 or (spec.n_vocab is not None and high >= spec.n_vocab):
+        bound = "any" if spec.n_vocab is None else str(spec.n_vocab - 1)
+        raise DataError(
+            f"token {low if low < 0 else high} in {name}",
+            expected=f"tokens from 0 to {bound}",
+            do="correct the tokens, or n_vocab",
+        )
+    return _bounded(torch.from_numpy(x.astype(np.int64)))
+
+
+def real(spec: KernelSpec, words: Int[Tensor, "b t"]) -> Bool[Tensor, "b t"] | None:
+    """True for a token, not a pad; None where no pad is named."""
+    return None if spec.pad is None else words != spec.pad
+
+
+def _array(given: Any, name: str) -> np.ndarray[Any, Any]:
+    if isinstance(given, Tensor):
+        return given.detach().cpu().numpy()
+    if isinstance(given, str | Path):
+        return _file(Path(given), name)
+    try:
+        return np.asarray(given)
+    except (ValueError, TypeError) as error:
+        raise DataError(
+            f"{name} with rows of different lengths",
+            expected="a full array",
+            do="give all samples the same shape, filled with pad tokens where needed",
+        ) from error
+
+
+def _file(path: Path, name: str) -> np.ndarray[Any, Any]:
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise DataError(
+            f"{name} '{path}' cannot be read: {why}",
+            expected="an array in a .npy file, without Python objects",
+            do="check the path, or save it with numpy.save",
+        ) from error
+
+
+def _bounded(x: Tensor) -> Tensor:
+    pairs = x.shape[0] * x.shape[1]
+    if pairs > MOST_PAIRS:
+        raise DataError(
+            f"{x.shape[0]} samples of {x.shape[1]} positions, {pairs} pairs",
+            expected=f"at most {MOST_PAIRS} pairs",
+            do="take fewer samples or positions",
+        )
+    return x
+
+
+def _shape(x: np.ndarray[Any, Any], name: str, expected: str) -> DataError:
+    shape = "×".join(map(str, x.shape)) or "no axis"
+    return DataError(f"{name} of shape {shape} and type {x.dtype}", expected=expected, do="reshape")
