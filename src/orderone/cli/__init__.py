@@ -11,6 +11,7 @@ import typer
 from orderone import __version__
 from orderone.cli.check import check
 from orderone.cli.demo import demo
+from orderone.cli.homogeneity import homogeneity
 from orderone.cli.plan import plan
 from orderone.cli.transfer import transfer
 from orderone.core.errors import OrderoneError, one_line
@@ -48,6 +49,7 @@ app.command()(demo)
 app.command()(plan)
 app.command()(check)
 app.command()(transfer)
+app.command()(homogeneity)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

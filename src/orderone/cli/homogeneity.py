@@ -1,0 +1,154 @@
+"""``orderone homogeneity``: the degree of every intermediate in the parameters, and its origin."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orderone.cli.plan import MODEL_HELP
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from orderone.asymptotics.trace import Line, ModuleDegree, Trace
+
+
+def homogeneity(
+    model: Annotated[str, typer.Argument(help=MODEL_HELP)],
+    unscaled: Annotated[
+        str, typer.Option(help="Regular expression of parameters to leave as they are.")
+    ] = "",
+    operations: Annotated[
+        bool, typer.Option("--operations", help="Print every operation, not modules alone.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of weights and of the input.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Print how everything inside a model grows as its parameters are multiplied by c."""
+    from orderone.experiments.sources import source
+
+    found = source(model)
+    built = found.build(seed=seed).double().eval()
+    trace = _traced(built, found.task(built).example(1, seed), unscaled)
+    zeros = [name for name, parameter in built.named_parameters() if not bool(parameter.any())]
+    if as_json:
+        typer.echo(json.dumps(_json(trace, zeros)))
+        return
+    for line in _operations(trace) if operations else _modules(trace):
+        typer.echo(line)
+    for sentence in _found(trace, zeros):
+        typer.echo(sentence)
+
+
+def _traced(model: nn.Module, batch: Mapping[str, Tensor], unscaled: str) -> Trace:
+    from orderone.asymptotics.interpret import graded_parameters
+    from orderone.scaling.tasks import forward
+
+    inputs = {
+        name: value.double() if value.is_floating_point() else value
+        for name, value in batch.items()
+    }
+    with graded_parameters(model, scaled=_scaled(model, unscaled)) as trace:
+        forward(model, inputs)
+    return trace
+
+
+def _scaled(model: nn.Module, unscaled: str) -> list[str] | None:
+    """Names of all parameters but those in which the pattern is found."""
+    import re
+
+    from orderone.core.errors import ConfigError
+
+    if not unscaled:
+        return None
+    try:
+        left = re.compile(unscaled)
+    except re.error as error:
+        raise ConfigError(
+            f"--unscaled '{unscaled}' ({error})",
+            expected="a regular expression",
+            do="escape special characters with a backslash",
+        ) from error
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    kept = [name for name in names if not left.search(name)]
+    if len(kept) == len(names):
+        raise ConfigError(
+            f"--unscaled '{unscaled}', found in none of {len(names)} parameters",
+            expected=f"a part of a name such as '{names[0]}'" if names else "a model with some",
+            do="correct the pattern",
+        )
+    return kept
+
+
+def _modules(trace: Trace) -> list[str]:
+    names = [each.module or "(model)" for each in trace.modules]
+    width = max(map(len, names), default=0)
+    return [
+        f"{name:<{width}}  degree {each.degree!s:>4}  {each.kind}, from {_origin(trace, each)}"
+        for name, each in zip(names, trace.modules, strict=True)
+    ]
+
+
+def _origin(trace: Trace, each: ModuleDegree) -> str:
+    """The operation that made a module's output, with the degrees that went in."""
+    if isinstance(each.source, str):
+        return each.source
+    line = trace.lines[each.source]
+    inside = "" if line.module == each.module else f" in {line.module or 'the model'}"
+    given = ", ".join(str(origin.degree) for origin in line.inputs)
+    return f"{line.operation}({given}){inside}" + (f" [{line.note}]" if line.note else "")
+
+
+def _operations(trace: Trace) -> list[str]:
+    return [str(line) for line in trace.lines]
+
+
+def _found(trace: Trace, zeros: list[str]) -> list[str]:
+    if not trace.output:
+        return ["The output depends on no scaled parameter."]
+    k = trace.degree
+    said = [
+        f"f(x; cθ) = c^{k} f(x; θ) for every c."
+        if trace.exact
+        else f"f(x; cθ) / c^{k} has a limit as c → ∞; beside it: {', '.join(trace.beside)}."
+    ]
+    if trace.margin is not None:
+        said.append(
+            f"Attention saturates; of a row's scores the two largest differ by {trace.margin:.1e} "
+            "of the largest or more."
+        )
+    if "tie" in trace.beside:
+        said.append("Some attention ties as far as is known: see --operations.")
+    if zeros:
+        said.append(
+            f"{len(zeros)} parameters are zero here and count for nothing, such as {zeros[0]}."
+        )
+    return said
+
+
+def _json(trace: Trace, zeros: list[str]) -> dict[str, Any]:
+    return {
+        "degree": None if trace.degree is None else float(trace.degree),
+        "exact": trace.exact,
+        "beside": trace.beside,
+        "margin": trace.margin,
+        "zero_parameters": zeros,
+        "modules": [
+            {"module": each.module, "kind": each.kind, "degree": float(each.degree)}
+            for each in trace.modules
+        ],
+        "operations": [_line(each) for each in trace.lines],
+    }
+
+
+def _line(line: Line) -> dict[str, Any]:
+    return {
+        "module": line.module,
+        "operation": line.operation,
+        "inputs": [{"from": each.source, "degree": float(each.degree)} for each in line.inputs],
+        "degree": float(line.degree),
+        "note": line.note,
+    }
