@@ -38,7 +38,7 @@ from orderone.scaling.plan import Plan, plan
 from orderone.scaling.tasks import task
 
 if TYPE_CHECKING:
-    import altair as alt
+    from orderone.report.charts import Picture
 
 Make = Callable[[int], nn.Module]
 Loss = Callable[[nn.Module, Any], Tensor]
@@ -93,16 +93,41 @@ class Coordinates:
         """Whether the check holds: nothing grows."""
         return "does not hold" if self.growing else "holds"
 
-    def chart(self) -> alt.FacetChart:
-        """R.m.s. against width, a line for each place, side by side by kind and moment."""
+    def chart(self) -> Picture:
+        """R.m.s. against width at initialisation, and of the change after the last step."""
         from orderone.report.charts import facets
+        from orderone.report.theme import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION
 
+        lines = pl.DataFrame(
+            [
+                {
+                    "kind": line.kind,
+                    "where": line.where,
+                    "quantity": line.quantity,
+                    "step": line.step,
+                    "verdict": line.verdict,
+                }
+                for line in self.lines
+            ]
+        )
+        verdicts = {line.verdict for line in self.lines}
+        colours = {
+            "order one": BLUE,
+            "decays as expected": GREEN,
+            "decays": ORANGE,
+            "unclear": GREY,
+            "grows": VERMILION,
+            "not finite": PURPLE,
+        }
+        drawn = lines.join(self.frame, on=["kind", "where", "quantity", "step"])
         return facets(
-            self.frame.with_columns(facet=_facet()),
+            drawn.with_columns(facet=_facet()).sort("kind", pl.col("quantity") == "change"),
             x=("width", "width n"),
             y=("value", "r.m.s."),
             detail="where",
             facet="facet",
+            colour=("verdict", "slope over widths"),
+            colours={name: colour for name, colour in colours.items() if name in verdicts},
             title="Sizes by width",
             subtitle=f"{self.strategy}; of order one is flat",
         )
@@ -121,7 +146,7 @@ def coordinates(
     *,
     s: float | None = None,
     lr: float | None = None,
-    batch: int = 8,
+    batch: int = 4,
     inputs: Any = None,
     loss: Loss | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -274,6 +299,15 @@ def _line(
 _NAMES = {"block": "z of ", "map": "map ", "logits": "attention logits of ", "gradient": "|g| of "}
 
 
+_PLURALS = {
+    "block": "z of blocks",
+    "map": "outputs of maps",
+    "logits": "attention logits",
+    "gradient": "gradients by group",
+    "output": "network output",
+}
+
+
 def _what(place: Place, quantity: Quantity, step: int) -> str:
     name = _NAMES.get(place.kind, "") + place.where
     if quantity == "size":
@@ -282,8 +316,11 @@ def _what(place: Place, quantity: Quantity, step: int) -> str:
 
 
 def _facet() -> pl.Expr:
-    moment = pl.when(pl.col("quantity") == "size").then(pl.lit("size")).otherwise(pl.lit("change"))
-    return pl.format("{} of {}, step {}", moment, "kind", "step")
+    """Heading of a panel."""
+    named = pl.col("kind").replace_strict({**_PLURALS})
+    change = pl.format("change of {} after {} steps", named, "step")
+    start = pl.format("{} at initialisation", named)
+    return pl.when(pl.col("quantity") == "size").then(start).otherwise(change)
 
 
 def _checked(widths: Sequence[int], steps: int) -> list[int]:

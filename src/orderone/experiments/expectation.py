@@ -7,6 +7,10 @@ Under the meta-family, [DYZ23] (1.34) and footnote 26, with AdamW:
                                 the network learns from changes of single weights that are each
                                 too small to see, at s = 1 every signal moves by order one
     gradient |g| of a group     1/√fan_out, × n^(−s/2) for all but the head
+
+The output's change is of order one at the words or classes that the loss asks for. At the others it
+is the random W^head Δz, smaller by 1/√n: an r.m.s. over many outputs, √(n_out / n) of it random,
+therefore decays until n is above n_out.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from orderone.scaling.strategy import strategy as strategy_of
 from orderone.scaling.tasks import Task, task
 
 if TYPE_CHECKING:
-    import altair as alt
+    from orderone.report.charts import Picture
 
 HALF_DOUBLING = 0.5
 """A shift below this counts as none: the usual grid of learning rates has steps of one doubling."""
@@ -59,7 +59,7 @@ class Transfer:
             return "unclear"
         return "holds" if abs(self.shift.value) <= HALF_DOUBLING else "does not hold"
 
-    def chart(self) -> alt.Chart:
+    def chart(self) -> Picture:
         """Loss against learning rate, a colour each width."""
         from orderone.report.charts import lines
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import altair as alt
@@ -11,6 +12,8 @@ from orderone.core.errors import ConfigError
 from orderone.report.theme import configuration
 
 FORMATS = (".svg", ".png", ".pdf", ".json")
+ROOM = 1.5
+"""Factor that a logarithmic panel shows above its highest and below its lowest point."""
 
 
 def lines(
@@ -51,47 +54,73 @@ def facets(
     y: tuple[str, str],
     detail: str,
     facet: str,
+    colour: tuple[str, str],
+    colours: Mapping[str, str],
     title: str,
     subtitle: str = "",
-    columns: int = 3,
+    columns: int = 2,
 ) -> alt.FacetChart:
     """Power laws side by side: on log–log axes a mean line, and a band of one standard deviation.
 
-    A panel each value of ``facet``, a line each value of ``detail``, of which there may be many:
-    they share a colour and are told apart by their tooltips. What is not positive has no logarithm
-    and is left out.
+    A panel each value of ``facet``, in the frame's order; a line each value of ``detail``, of which
+    there may be many: tooltips tell them apart. ``colours``: one for each value of ``colour``. What is not positive has no logarithm and is left
+    out.
     """
-    positive = frame.filter(pl.col(y[0]).is_finite() & (pl.col(y[0]) > 0))
-    logs = positive.with_columns(log=pl.col(y[0]).log())
-    points = (
-        logs.group_by(facet, detail, x[0], maintain_order=True)
-        .agg(mean=pl.col("log").mean(), spread=pl.col("log").std().fill_null(0.0))
-        .with_columns(
-            value=pl.col("mean").exp(),
-            low=(pl.col("mean") - pl.col("spread")).exp(),
-            high=(pl.col("mean") + pl.col("spread")).exp(),
-        )
-        .select(facet, detail, x[0], "value", "low", "high")
+    points = _geometric_means(frame, [facet, detail, colour[0], x[0]], y[0]).with_columns(
+        floor=pl.col("low").min().over(facet) / ROOM,
+        ceiling=pl.col("high").max().over(facet) * ROOM,
     )
+    order = points[facet].unique(maintain_order=True).to_list()
+    ticks = alt.Axis(values=sorted(frame[x[0]].unique()), format="d")
     base = alt.Chart(points).encode(
-        x=alt.X(x[0], type="quantitative", title=x[1], scale=alt.Scale(type="log", nice=False)),
+        x=alt.X(
+            x[0],
+            type="quantitative",
+            title=x[1],
+            axis=ticks,
+            scale=alt.Scale(type="log", nice=False),
+        ),
         detail=alt.Detail(detail, type="nominal"),
-        tooltip=[alt.Tooltip(name) for name in points.columns],
+        color=_colour(*colour).scale(domain=list(colours), range=list(colours.values())),
+        tooltip=[alt.Tooltip(name) for name in (facet, detail, colour[0], x[0], "value")],
     )
-    band = base.mark_area(opacity=0.12).encode(
-        y=alt.Y("low", type="quantitative", title=y[1], scale=alt.Scale(type="log")),
-        y2="high",
-    )
+    scale = alt.Scale(type="log", nice=False, padding=8)
+    height = alt.Y("low", type="quantitative", title=y[1], scale=scale)
+    band = base.mark_area(opacity=0.12).encode(y=height, y2="high")
     line = base.mark_line(strokeWidth=1.5, point=True).encode(
-        y=alt.Y("value", type="quantitative", title=y[1], scale=alt.Scale(type="log"))
+        y=alt.Y("value", type="quantitative", title=y[1], scale=scale)
     )
+    # Unseen points: without them an axis would blow up a change of a few per cent to a mountain.
+    room = [
+        base.mark_point(opacity=0).encode(y=alt.Y(name, type="quantitative", scale=scale))
+        for name in ("floor", "ceiling")
+    ]
     return (
-        alt.layer(band, line)
-        .properties(width=220, height=180)
-        .facet(alt.Facet(facet, type="nominal", title=None, sort=None), columns=columns)
+        alt.layer(band, line, *room)
+        .properties(width=300, height=190)
+        .facet(
+            alt.Facet(facet, type="nominal", sort=order, header=alt.Header(title=None)),
+            columns=columns,
+        )
         .resolve_scale(y="independent")
+        .resolve_axis(x="independent")
         .properties(title=alt.TitleParams(title, subtitle=subtitle))
         .configure(**configuration())
+    )
+
+
+def _geometric_means(frame: pl.DataFrame, by: list[str], value: str) -> pl.DataFrame:
+    """Mean of the logarithms of ``value`` by group as ``value``, with ``low`` and ``high``."""
+    positive = frame.filter(pl.col(value).is_finite() & (pl.col(value) > 0))
+    log = pl.col(value).log()
+    means = positive.group_by(by, maintain_order=True).agg(
+        mean=log.mean(), spread=log.std().fill_null(0.0)
+    )
+    return means.select(
+        *by,
+        value=pl.col("mean").exp(),
+        low=(pl.col("mean") - pl.col("spread")).exp(),
+        high=(pl.col("mean") + pl.col("spread")).exp(),
     )
 
 

@@ -5,6 +5,8 @@ from typing import Any
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#5b5b5b")
 """Okabe and Ito's colours, told apart with every common colour vision; without their yellow."""
 
+BLUE, VERMILION, GREEN, PURPLE, SKY, ORANGE, GREY = PALETTE
+
 FONT = "Helvetica, Arial, sans-serif"
 
 
