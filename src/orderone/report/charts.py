@@ -63,8 +63,8 @@ def facets(
     """Power laws side by side: on log–log axes a mean line, and a band of one standard deviation.
 
     A panel each value of ``facet``, in the frame's order; a line each value of ``detail``, of which
-    there may be many: tooltips tell them apart. ``colours``: one for each value of ``colour``. What is not positive has no logarithm and is left
-    out.
+    there may be many: tooltips tell them apart. ``colours`` has one for each value of ``colour``.
+    What is not positive has no logarithm and is left out.
     """
     points = _geometric_means(frame, [facet, detail, colour[0], x[0]], y[0]).with_columns(
         floor=pl.col("low").min().over(facet) / ROOM,
