@@ -34,7 +34,7 @@ def check(
         float | None,
         typer.Option(help="Learning rate: 1 with factors, 0.001 under standard, unless given."),
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Samples.")] = 8,
+    batch: Annotated[int, typer.Option(min=1, help="Samples.")] = 4,
     to: Annotated[Path | None, typer.Option(help="Run folder to make.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:

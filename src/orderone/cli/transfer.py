@@ -25,7 +25,7 @@ def transfer(
     widths: Annotated[str, typer.Option(help="Widths, with commas between.")] = "64,128,256",
     lrs: Annotated[
         str, typer.Option(help="Learning rates, in units of the plan's factors.")
-    ] = "0.25,0.5,1,2,4,8,16",
+    ] = "1,2,4,8,16,32,64",
     strategy: Annotated[
         str | None,
         typer.Option(help="neural-tangent (default), hybrid, maximal-update or standard."),
