@@ -49,10 +49,6 @@ class Checkpoint(Protocol):
         """Elements start..stop of the flat tensor in its stored dtype, without a copy if it can."""
         ...
 
-    def prefetch(self, name: str, start: int, stop: int) -> None:
-        """Ask the system to bring these elements into memory; returns at once."""
-        ...
-
     def release(self, name: str, start: int, stop: int) -> None:
         """These elements are not needed again: their pages leave this process's memory."""
         ...
