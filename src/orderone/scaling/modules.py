@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 from torch.nn.modules.conv import _ConvNd  # pyright: ignore[reportPrivateUsage]
@@ -15,6 +15,7 @@ from orderone.scaling.found import Found, lookup, matrix
 from orderone.scaling.matrices import letter, matrix_fans
 from orderone.scaling.norms import gain_start, is_normalisation, is_shift
 from orderone.scaling.raw import raw
+from orderone.scaling.rescaled import embedding_scale, score_scale
 from orderone.scaling.tree import Site, Tree, class_name
 
 _RELATIVE = re.compile(r"relative_\w*bias\w*|rel_pos\w*")
@@ -88,7 +89,9 @@ def _embedding(site: Site, scene: Scene) -> Found | None:
         return Found(lookup("position", width), f"{what}: positions", zero)
     if _SEGMENT.fullmatch(own):
         return Found(lookup("position", width), f"{what}: segments, added like positions", zero)
-    return Found(lookup("word", width), f"{what}: words{_rescaled(owner)}", zero)
+    scale = embedding_scale(owner)
+    role = replace(lookup("word", width), scale=scale)
+    return Found(role, f"{what}: words{_times(scale)}", zero)
 
 
 def _attention(site: Site, scene: Scene) -> Found | None:
@@ -125,7 +128,10 @@ def _matrix(site: Site, scene: Scene) -> Found | None:
     if _is_patch(site) and not scene.tree.in_block(site.path):
         return Found(matrix("patch", fan_in, fan_out), f"{what}: patches")
     found = letter(scene.tree, site.path, fan_out)
-    return Found(matrix(found.group, fan_in, found.fan_out), f"{what}: {found.why}")
+    above = site.path.rpartition(".")[0]
+    scale = score_scale(scene.tree.modules[above]) if found.group == "Q" else 1.0
+    role = replace(matrix(found.group, fan_in, found.fan_out), scale=scale)
+    return Found(role, f"{what}: {found.why}{_times(scale)}")
 
 
 def _convolution(site: Site, scene: Scene) -> Found | None:
@@ -168,11 +174,8 @@ def _is_patch(site: Site) -> bool:
     return any(_PATCH.fullmatch(part) for part in site.path.split("."))
 
 
-def _rescaled(owner: nn.Module) -> str:
-    scale = getattr(owner, "scalar_embed_scale", getattr(owner, "embed_scale", None))
-    if isinstance(scale, float | int) and scale != 1:
-        return f", which the model multiplies by {scale:.4g}"
-    return ""
+def _times(scale: float) -> str:
+    return "" if scale == 1 else f", which the model multiplies by {scale:.4g}"
 
 
 def _described(site: Site, scene: Scene) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -191,11 +191,16 @@ def _multiplier(
         return {"output_multiplier": 1.0, "tied_head": None}
     if chosen.uniform:
         return {"output_multiplier": _own_multiplier(model, roles), "tied_head": None}
-    total = output_multiplier(n=float(roles.n), s=chosen.s)
+    total = output_multiplier(n=float(roles.n), s=chosen.s) * _word_scale(roles.rows)
     if base is not None:
-        there = output_multiplier(n=float(base.n), s=chosen.s)
+        there = output_multiplier(n=float(base.n), s=chosen.s) * _word_scale(base.rows.values())
         total = base.own_multiplier * (total / there)
     return {"output_multiplier": total, "tied_head": roles.tied_head}
+
+
+def _word_scale(rows: Iterable[Placement]) -> float:
+    """The tied embedding's own scale: the head reads the matrix without it, so much smaller."""
+    return max(row.role.scale if row.role.group == "word" else 1.0 for row in rows)
 
 
 def _own_multiplier(model: nn.Module, roles: Roles) -> float:

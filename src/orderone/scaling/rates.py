@@ -31,8 +31,11 @@ def rates_of(placement: Placement, *, n: int, s: float, multiplier_in_fans: bool
     """Of a parameter in a model of width n."""
     fans = placement.fans()
     learning = fans if multiplier_in_fans else without_M(placement.role.group, fans)
+    # The rule is about scale · tensor; a gradient of the tensor has the scale in it, and AdamW
+    # divides it out again.
+    scale = placement.role.scale
     return Rates(
-        variance=initial_variance(fans, 1.0, n=float(n), s=s),
-        adamw=adamw_factor(learning, n=float(n), s=s),
-        sgd=sgd_factor(learning, n=float(n), s=s),
+        variance=initial_variance(fans, 1.0, n=float(n), s=s) / scale**2,
+        adamw=adamw_factor(learning, n=float(n), s=s) / scale,
+        sgd=sgd_factor(learning, n=float(n), s=s) / scale**2,
     )

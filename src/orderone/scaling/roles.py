@@ -27,6 +27,8 @@ class Role:
     lookup: bool = False
     head: bool = False
     start: Start = "draw"
+    scale: float = 1.0
+    """What the model itself multiplies the tensor by before use, as Gemma does words by √n."""
 
 
 @dataclass(frozen=True, kw_only=True)
