@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orderone.experiments.coordinates import coordinates as coordinates
+    from orderone.probes.watch import watch as watch
     from orderone.scaling.plan import plan as plan
 
 __version__ = "0.1.0"
@@ -15,6 +16,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "coordinates": "orderone.experiments.coordinates",
     "plan": "orderone.scaling.plan",
+    "watch": "orderone.probes.watch",
 }
 
 

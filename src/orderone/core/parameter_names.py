@@ -163,7 +163,7 @@ def by_key(keys: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 def _matrix_role(parts: list[str]) -> str:
     modules = parts[:-1] if parts[-1] in ("weight", "kernel") else parts
-    own = modules[-1].removesuffix("_weight")
+    own = modules[-1].removesuffix("_weight") if modules else ""  # a bare nn.Linear has no name
     inside = modules[:-1]
     attends = any(_ATTENTION.fullmatch(part) for part in inside)
     if _PROJECTION.fullmatch(own):

@@ -1,0 +1,154 @@
+"""What a watch costs: CPU time of an AdamW step with it over that of a bare step.
+
+A decoder of 10 million parameters, 8 × 128 tokens, gradient clipping, one thread. Each round takes
+one step of every kind, in turning order, on one model: bare, every quantity each step, every
+tenth step (the mean of one measured step and nine others), and wandb.watch(log="all", log_freq=1)
+offline where wandb is installed. ratio = median over rounds of watched / bare: at most 1.03 each
+step, 1.006 every tenth. Memory: the growth of what the process holds, in copies of the parameters.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.nn.utils import clip_grad_norm_
+
+from orderone import watch
+from orderone.models import LanguageConfig, build
+
+
+class Side:
+    """A model with its own optimizer, and what watches them."""
+
+    def __init__(self, n_vocab: int, T: int) -> None:
+        config = LanguageConfig(
+            n=320,
+            H=5,
+            encoders=7,
+            n_vocab=n_vocab,
+            T=T,
+            activation="gelu-tanh",
+            bias=True,
+            affine=True,
+        )
+        self.model = build(config, seed=0)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4)
+        self.tick: Callable[[], object] = lambda: None
+
+    def seconds(self, tokens: torch.Tensor) -> float:
+        """CPU time of a whole step."""
+        start = time.process_time()
+        self.optimizer.zero_grad(set_to_none=True)
+        out = self.model(tokens)
+        functional.cross_entropy(out[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.tick()
+        return time.process_time() - start
+
+
+def watched_by_wandb(side: Side, folder: Path) -> None:
+    os.environ["WANDB_MODE"] = "offline"
+    os.environ["WANDB_SILENT"] = "true"
+    import wandb  # pyright: ignore[reportMissingImports]
+
+    run: Any = wandb.init(project="orderone", dir=str(folder))
+    run.watch(side.model, log="all", log_freq=1)
+    side.tick = lambda: run.log({"step": 1})
+
+
+def resident() -> int:
+    """Bytes that the process holds in memory (Linux)."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def growth(side: Side, folder: Path, tokens: torch.Tensor) -> float:
+    """What two watched steps leave in memory beyond two bare ones, in copies of the parameters."""
+    side.seconds(tokens)
+    side.seconds(tokens)
+    before = resident()
+    attached = watch(side.model, side.optimizer, to=folder, every=1)
+    side.seconds(tokens)
+    side.seconds(tokens)
+    grown = resident() - before
+    attached.close()
+    return grown / sum(p.numel() * p.element_size() for p in side.model.parameters())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--vocabulary", type=int, default=4096)
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    tokens = torch.randint(chosen.vocabulary, (8, 128))
+    with tempfile.TemporaryDirectory() as temporary:
+        report(measured(Path(temporary), tokens, chosen.rounds, chosen.vocabulary))
+
+
+def measured(folder: Path, tokens: torch.Tensor, rounds: int, n_vocab: int) -> dict[str, Any]:
+    sides = {name: Side(n_vocab, tokens.shape[1]) for name in ("bare", "each", "tenth")}
+    parameters = sum(p.numel() for p in sides["bare"].model.parameters())
+    copies = growth(sides["each"], folder / "memory", tokens)
+    attached = [
+        watch(sides["each"].model, sides["each"].optimizer, to=folder / "each", every=1),
+        watch(sides["tenth"].model, sides["tenth"].optimizer, to=folder / "tenth", every=10),
+    ]
+    if importlib.util.find_spec("wandb"):
+        sides["wandb"] = Side(n_vocab, tokens.shape[1])
+        watched_by_wandb(sides["wandb"], folder)
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    names = list(sides)
+    for i in range(rounds + 2):
+        for name in names[i % len(names) :] + names[: i % len(names)]:
+            times[name].append(sides[name].seconds(tokens))
+    for each in attached:
+        each.close()
+    return {
+        "parameters": parameters,
+        "copies": copies,
+        "times": {k: v[2:] for k, v in times.items()},
+    }
+
+
+def report(found: dict[str, Any]) -> None:
+    times: dict[str, list[float]] = found["times"]
+    bare = times["bare"]
+    ratios = {
+        name: statistics.median(t / b for t, b in zip(taken, bare, strict=True))
+        for name, taken in times.items()
+        if name in ("each", "wandb")
+    }
+    # Steps 2 onwards of the tenth: its measured one is worth ten times its share.
+    ratios["tenth"] = statistics.fmean(times["tenth"]) / statistics.fmean(bare)
+    print(f"{found['parameters']:,} parameters; a bare step {statistics.median(bare):.3f} s")
+    for name, ratio in ratios.items():
+        print(f"{name:6s} {ratio:.4f}")
+    if "wandb" not in ratios:
+        print("wandb is not installed: no comparison")
+    print(f"memory {found['copies']:.2f} copies of the parameters")
+    rounded = {name: round(ratio, 4) for name, ratio in ratios.items()}
+    print(
+        json.dumps(
+            {
+                "bench": "watch",
+                "ratios": rounded,
+                "memory_copies": round(found["copies"], 3),
+                "ratio": rounded["each"],
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
