@@ -48,18 +48,24 @@ def value_and_slope(sigma: Activation, w: Tensor) -> tuple[Tensor, Tensor]:
     """σ(w) and σ'(w), the slope as automatic differentiation gives it, also at a kink."""
     with torch.enable_grad():
         w = w.detach().requires_grad_()
-        value = sigma(w)
-        if value.shape != w.shape or value.dtype != w.dtype:
-            raise ConfigError(
-                f"an activation that turns {tuple(w.shape)} {w.dtype} into "
-                f"{tuple(value.shape)} {value.dtype}",
-                expected="an element-wise function that keeps shape and type",
-                do="correct it, or choose another",
-            )
+        value = applied(sigma, w)
         if not value.requires_grad:
             return value, torch.zeros_like(value)
         (slope,) = torch.autograd.grad(value.sum(), w)
     return value.detach(), slope
+
+
+def applied(sigma: Activation, w: Tensor) -> Tensor:
+    """σ(w); what is not element-wise is refused."""
+    value = sigma(w)
+    if value.shape != w.shape or value.dtype != w.dtype:
+        raise ConfigError(
+            f"an activation that turns {tuple(w.shape)} {w.dtype} into "
+            f"{tuple(value.shape)} {value.dtype}",
+            expected="an element-wise function that keeps shape and type",
+            do="correct it, or choose another",
+        )
+    return value
 
 
 def _unknown(name: str) -> ConfigError:

@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from orderone.core.errors import DataError
 from orderone.theory.spec import KernelSpec
+
+Array = npt.NDArray[Any]
 
 MOST_PAIRS = 4096
 """(sample, position) pairs: a kernel of so many takes 128 MiB."""
@@ -51,7 +54,7 @@ def real(spec: KernelSpec, words: Int[Tensor, "b t"]) -> Bool[Tensor, "b t"] | N
     return None if spec.pad is None else words != spec.pad
 
 
-def _array(given: Any, name: str) -> np.ndarray[Any, Any]:
+def _array(given: Any, name: str) -> Array:
     if isinstance(given, Tensor):
         return given.detach().cpu().numpy()
     if isinstance(given, str | Path):
@@ -66,7 +69,7 @@ def _array(given: Any, name: str) -> np.ndarray[Any, Any]:
         ) from error
 
 
-def _file(path: Path, name: str) -> np.ndarray[Any, Any]:
+def _file(path: Path, name: str) -> Array:
     try:
         return np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
@@ -89,6 +92,6 @@ def _bounded(x: Tensor) -> Tensor:
     return x
 
 
-def _shape(x: np.ndarray[Any, Any], name: str, expected: str) -> DataError:
+def _shape(x: Array, name: str, expected: str) -> DataError:
     shape = "×".join(map(str, x.shape)) or "no axis"
     return DataError(f"{name} of shape {shape} and type {x.dtype}", expected=expected, do="reshape")

@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orderone.core.errors import ConfigError
-from orderone.theory.activation import Activation, value_and_slope
+from orderone.theory.activation import Activation, applied, value_and_slope
 
 REACH = 12.0
 """Integrals end at so many standard deviations."""
@@ -100,7 +100,7 @@ def _germ(sigma: Activation, w: Tensor) -> Tensor:
     """σ, σ' and σ'' where automatic differentiation has them."""
     with torch.enable_grad():
         w = w.detach().requires_grad_()
-        rows = [sigma(w)]
+        rows = [applied(sigma, w)]
         for _ in range(2):
             if not rows[-1].requires_grad:
                 break
