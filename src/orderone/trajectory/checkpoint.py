@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Shaped
@@ -28,6 +28,7 @@ class TensorInfo:
         return self.numel * self.dtype.itemsize
 
 
+@runtime_checkable
 class Checkpoint(Protocol):
     """The weights of one moment of a run.
 

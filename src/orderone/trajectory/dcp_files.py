@@ -27,8 +27,10 @@ from orderone.trajectory.torch_files import in_file, saved_object
 class _Fields:
     """Any record of the metadata: what was to be its state."""
 
+    state: object = None  # stays so where nothing was to be set
+
     def __init__(self, *arguments: object) -> None:
-        self.state: object = arguments
+        pass
 
     def __setstate__(self, state: object) -> None:
         self.state = state
@@ -129,8 +131,10 @@ def _tensor(
         raise UnreadableError("unreadable", f"'{path.name}': '{name}' has no shape or dtype")
     pieces: list[Piece] = []
     for chunk in cast("list[object]", chunks):
-        ends = chunk.field("offsets"), chunk.field("sizes")  # pyright: ignore[reportAttributeAccessIssue]
-        offsets, sizes = naturals(ends[0]), naturals(ends[1])
+        begins, reaches = (
+            (chunk.field("offsets"), chunk.field("sizes")) if isinstance(chunk, _Fields) else (0, 0)
+        )
+        offsets, sizes = naturals(begins), naturals(reaches)
         place = places.get((name, offsets or ()))
         if offsets is None or sizes is None or place is None:
             raise UnreadableError("missing-shard", f"'{path.name}': a chunk of '{name}' is nowhere")

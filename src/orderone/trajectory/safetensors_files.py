@@ -57,7 +57,7 @@ def safetensors(path: Path, maps: OpenMaps) -> Weights:
         tensors[name] = Dense(info=info, file=file, offset=data + first)
         spans.append((first, last))
     _check_cover(path, spans, file.size - data)
-    return Weights(tensors=tensors, step=_step(said))
+    return Weights(tensors=tensors, step=_step(said), offsets=_offsets(path, said))
 
 
 def sharded(path: Path, maps: OpenMaps, *, reader: Any = safetensors) -> Weights:
@@ -189,6 +189,24 @@ def _step(said: object) -> int | None:
     return next(
         (int(t) for t in texts if isinstance(t, str) and t.isdecimal() and len(t) < 19), None
     )
+
+
+def _offsets(path: Path, said: object) -> dict[str, tuple[int, ...]]:
+    """Where a rank's shards begin, as DCP notes it in its safetensors form."""
+    text = cast("dict[str, object]", said).get("DCP_SHARDING_INFO") if _is_dict(said) else None
+    if not isinstance(text, str):
+        return {}
+    found: dict[str, tuple[int, ...]] = {}
+    for name, entry in parsed(path, text.encode()).items():
+        offsets = naturals(entry.get("saved_offsets")) if _is_dict(entry) else None
+        if offsets is None:
+            raise UnreadableError("unreadable", f"'{path.name}' does not say where '{name}' begins")
+        found[name] = offsets
+    return found
+
+
+def _is_dict(value: object) -> bool:
+    return isinstance(value, dict)
 
 
 def _is_plain(name: str) -> bool:

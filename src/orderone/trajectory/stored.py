@@ -1,10 +1,10 @@
 """Tensors that lie in files, and the checkpoint that they make."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Shaped
@@ -15,6 +15,7 @@ from orderone.trajectory.findings import UnreadableError
 from orderone.trajectory.mapped import MappedFile, OpenMaps
 
 
+@runtime_checkable
 class Stored(Protocol):
     """A tensor somewhere; reading it is checked against what its file really holds."""
 
@@ -187,12 +188,17 @@ def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """What a format's reader found: tensors as named in the file, and the step it says it is of."""
+    """What a format's reader found: tensors as named in the file, and the step it says it is of.
+
+    ``offsets`` tells of a rank's shard where in the whole tensors its own begin.
+    """
 
     tensors: Mapping[str, Stored]
     step: int | None = None
+    offsets: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
 
 
+@runtime_checkable
 class Reader(Protocol):
     """Reads the headers of a checkpoint whose weights are at ``path``."""
 

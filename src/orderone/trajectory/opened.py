@@ -1,0 +1,89 @@
+"""Checkpoints as the geometry reads them: of files at hand, or fetched when first read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jaxtyping import Shaped
+from torch import Tensor
+
+from orderone.trajectory.checkpoint import TensorInfo
+from orderone.trajectory.hub import Revision, remove
+from orderone.trajectory.mapped import OpenMaps
+from orderone.trajectory.matching import cleaned, matched, reference
+from orderone.trajectory.stored import Stored
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileCheckpoint:
+    """Tensors in files at hand, under the series' names."""
+
+    step: int
+    name: str
+    stored: Mapping[str, Stored]
+
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        return {name: self.stored[name].info for name in sorted(self.stored)}
+
+    def read(self, name: str, start: int, stop: int) -> Shaped[Tensor, " n"]:
+        stored = self.stored[name]
+        if not 0 <= start <= stop <= stored.info.numel:
+            raise IndexError(f"elements {start}..{stop} of {stored.info.numel}")
+        return stored.read(start, stop)
+
+    def release(self, name: str, start: int, stop: int) -> None:
+        self.stored[name].release(start, stop)
+
+    def close(self) -> None:
+        for stored in self.stored.values():
+            stored.close()
+
+
+@dataclass(kw_only=True)
+class Wanted:
+    """Names and shapes of the first revision that could be read; the others are held to it."""
+
+    shapes: Mapping[str, tuple[int, ...]] | None = None
+
+
+@dataclass(kw_only=True)
+class LazyCheckpoint:
+    """A revision that is downloaded when first asked, and forgotten when closed."""
+
+    step: int
+    name: str
+    source: Revision
+    wanted: Wanted
+    maps: OpenMaps
+    notes: tuple[str, ...] = ()  # what was matched, known once it was opened
+    _opened: FileCheckpoint | None = field(default=None, init=False)
+    _folder: Path | None = field(default=None, init=False)
+
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        return self._open().tensors()
+
+    def read(self, name: str, start: int, stop: int) -> Shaped[Tensor, " n"]:
+        return self._open().read(name, start, stop)
+
+    def release(self, name: str, start: int, stop: int) -> None:
+        self._open().release(name, start, stop)
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+        remove(self._folder)
+        self._opened, self._folder = None, None
+
+    def _open(self) -> FileCheckpoint:
+        if self._opened is None:
+            weights, self._folder = self.source.open(self.maps)
+            try:
+                have = cleaned(weights.tensors)
+                shapes = self.wanted.shapes or reference([have])
+                tensors, notes = matched(have, shapes)
+            except Exception:
+                self.close()
+                raise
+            self.wanted.shapes, self.notes = shapes, tuple(notes)
+            self._opened = FileCheckpoint(step=self.step, name=self.name, stored=tensors)
+        return self._opened
