@@ -1,24 +1,24 @@
-"""One training run of a sweep, and ways to run many: here, in processes, or on a ray cluster."""
+"""One training run of a sweep over widths and learning rates."""
 
 from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from orderone.core.errors import ConfigError, MissingPackageError
+from orderone.core.errors import ConfigError
 from orderone.data.batches import PackedStream
+from orderone.experiments.workers import Engine, workers
 from orderone.scaling.plan import plan
 from orderone.scaling.tasks import Batch, Task, task
 from orderone.training.loop import StepTaken, train
 
-Engine = Literal["local", "ray"]
 Make = Callable[[int], nn.Module]
 
 WARM_UP = 0.1
@@ -105,40 +105,12 @@ def fitted(images: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def run_trials(
     trials: Sequence[Trial], *, engine: Engine, processes: int
-) -> Iterable[tuple[int, float]]:
+) -> Iterator[tuple[int, float]]:
     """(index, loss) of every trial, in the order in which they end."""
-    if engine == "ray":
-        return _with_ray(trials)
-    if processes > 1:
-        return _in_processes(trials, processes)
-    return ((index, trained_loss(trial)) for index, trial in enumerate(trials))
-
-
-def _in_processes(trials: Sequence[Trial], processes: int) -> Iterator[tuple[int, float]]:
-    from concurrent.futures import ProcessPoolExecutor, as_completed
-    from multiprocessing import get_context
-
-    _require_portable(trials[0])
-    # Spawned, not forked: a forked child of a process whose torch has threads may hang.
-    with ProcessPoolExecutor(
-        processes, mp_context=get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
-    ) as pool:
-        futures = {pool.submit(trained_loss, trial): i for i, trial in enumerate(trials)}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
-
-
-def _with_ray(trials: Sequence[Trial]) -> Iterator[tuple[int, float]]:
-    try:
-        import ray  # pyright: ignore[reportMissingImports]  # optional
-    except ImportError as error:
-        raise MissingPackageError("ray", needed_for="--engine ray") from error
-    ray.init(ignore_reinit_error=True, log_to_driver=False)
-    remote = ray.remote(trained_loss)
-    waiting = {remote.remote(trial): index for index, trial in enumerate(trials)}
-    while waiting:
-        (done,), _ = ray.wait(list(waiting), num_returns=1)
-        yield waiting.pop(done), float(ray.get(done))
+    if engine == "local" and processes > 1:
+        _require_portable(trials[0])
+    with workers(trained_loss, engine=engine, processes=processes) as run:
+        yield from run(trials)
 
 
 def _require_portable(trial: Trial) -> None:
