@@ -26,6 +26,7 @@ from orderone.core.files import cannot_write, write_atomically
 
 COLUMNS = ("step", "name", "value")
 _LAST_STEP = 2**63 - 1
+_STRICT = json.JSONEncoder(allow_nan=False)  # made once: json.dumps makes one a call
 _NONFINITE = ("nan", "inf", "-inf")
 
 
@@ -39,6 +40,25 @@ class Record:
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
+        if not self._is_sound():
+            self._refuse()
+        object.__setattr__(self, "step", int(self.step))
+        object.__setattr__(self, "value", float(self.value))
+        object.__setattr__(self, "labels", dict(self.labels))
+
+    def _is_sound(self) -> bool:
+        # Without the texts of ``_refuse``, which would take longer than the checks.
+        return (
+            _is_step(self.step)
+            and _is_text(self.name)
+            and _is_number(self.value)
+            and _is_mapping(self.labels)
+            and all(
+                _is_text(k) and k not in COLUMNS and _is_text(v) for k, v in self.labels.items()
+            )
+        )
+
+    def _refuse(self) -> None:
         _require(_is_step(self.step), f"step {self.step!r}", "a whole number from 0 below 2⁶³")
         _require(_is_text(self.name), f"record name {self.name!r}", "a string in valid unicode")
         _require(_is_number(self.value), f"value {self.value!r} of '{self.name}'", "a real number")
@@ -46,16 +66,13 @@ class Record:
         for key, label in self.labels.items():
             _require(_is_text(key) and key not in COLUMNS, f"label key {key!r}", _LABEL_KEY)
             _require(_is_text(label), f"label {key}={label!r}", "a string in valid unicode")
-        object.__setattr__(self, "step", int(self.step))
-        object.__setattr__(self, "value", float(self.value))
-        object.__setattr__(self, "labels", dict(self.labels))
 
     def to_line(self) -> str:
         """One line of strict, pure ASCII JSON, without its newline."""
         fields: dict[str, object] = {"step": self.step, "name": self.name, "value": self.value}
         if not math.isfinite(self.value):
             fields |= {"value": None, "nonfinite": str(self.value)}
-        return json.dumps({**fields, "labels": self.labels}, allow_nan=False)
+        return _STRICT.encode({**fields, "labels": self.labels})
 
     @classmethod
     def from_line(cls, line: str | bytes) -> "Record":
@@ -299,11 +316,11 @@ def _require(holds: bool, found: str, expected: str) -> None:
 
 def _is_step(step: object) -> bool:
     # A bool is an Integral to Python, and never a step to us.
-    return _is_a(step, Integral) and 0 <= cast(int, step) <= _LAST_STEP
+    return (type(step) is int or _is_a(step, Integral)) and 0 <= cast(int, step) <= _LAST_STEP
 
 
 def _is_number(value: object) -> bool:
-    return _is_a(value, Real)
+    return type(value) is float or _is_a(value, Real)
 
 
 def _is_a(value: object, kind: type) -> bool:
@@ -311,7 +328,7 @@ def _is_a(value: object, kind: type) -> bool:
 
 
 def _is_mapping(labels: object) -> bool:
-    return isinstance(labels, Mapping)
+    return isinstance(labels, dict | Mapping)
 
 
 def _is_text(text: object) -> bool:

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 def local(x: Tensor, like: Tensor | None = None) -> Tensor:
     """This rank's elements of ``x``, laid out as ``like`` is."""
     if not isinstance(x, DTensor):
-        return x.detach()
+        return x
     placements = (like if isinstance(like, DTensor) else x).placements
     # A partial sum has no norm of its own before it is summed.
     whole = [Replicate() if each.is_partial() else each for each in placements]

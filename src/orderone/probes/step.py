@@ -13,7 +13,7 @@ a step within 1 % of parallel to θ (weight decay alone) only to 1e-7/sin²(δ, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float64
@@ -44,6 +44,9 @@ def pieces(tensors: Iterable[Tensor]) -> Pieces:
         flat = _flat(tensor.detach())
         elements = flat.numel()
         whole = elements // _ROW * _ROW if elements >= _SMALL else 0
+        if whole == elements > 0:
+            cut.rows.append((index, flat.view(-1, _ROW)))
+            continue
         if whole:
             cut.rows.append((index, flat[:whole].view(-1, _ROW)))
         if whole < elements:
@@ -72,25 +75,36 @@ def copy_(into: Pieces, of: Pieces) -> None:
 @torch.no_grad()
 def step_sums(after: Pieces, before: Pieces, count: int) -> Float64[Tensor, "4 {count}"]:
     """‖θ_{t+1}‖², ‖θ_t‖², ‖δ‖² and θ_t·δ of each of ``count`` tensors."""
-    parts: list[tuple[int, Tensor]] = []
-    scratch = torch.empty(_BLOCK // _ROW, _ROW)
-    for (index, x), (_, y) in zip(after.rows, before.rows, strict=True):
+    sums = _zeros(4, count, after)
+    pairs = list(zip(after.rows, before.rows, strict=True))
+    quick = [(i, x, y) for (i, x), (_, y) in pairs if _by_float32(x)]
+    exact = [(i, x, y) for (i, x), (_, y) in pairs if not _by_float32(x)]
+    if quick:
+        by_row = _row_sums([(x, y) for _, x, y in quick])
+        exact += _add_trusted(sums, by_row, by_row[:3].sqrt(), quick)
+    for index, x, y in exact:
         for a, b in _blocks(x, y):
-            parts.append((index, _block_sums(a, b.to(a.device, non_blocking=True), scratch)))
-    sums = _collected(parts, 4, count, after)
-    for owner, a, b in _packed(after.rest, before.rest):
-        products = torch.stack(_products(a, b))
-        sums.index_add_(1, owner.to(sums.device), products.to(sums.device))
+            products = _products(a.double(), b.to(a.device, non_blocking=True).double())
+            sums[:, index] += torch.stack([each.sum() for each in products]).to(sums.device)
+    for lengths, (a, b) in _packed(after.rest, before.rest):
+        _add(sums, lengths, torch.stack(_products(a, b)))
     return sums
 
 
 @torch.no_grad()
 def squares(of: Pieces, count: int) -> Float64[Tensor, "{count}"]:
     """‖x‖² of each of ``count`` tensors; 0 of those without pieces."""
-    parts = [(index, _block_squares(a)) for index, x in of.rows for (a,) in _blocks(x)]
-    sums = _collected(parts, 1, count, of)
-    for owner, a in _packed(of.rest):
-        sums.index_add_(1, owner.to(sums.device), a.square()[None].to(sums.device))
+    sums = _zeros(1, count, of)
+    quick = [(index, x) for index, x in of.rows if _by_float32(x)]
+    exact = [(index, x) for index, x in of.rows if not _by_float32(x)]
+    if quick:
+        norms = torch.cat([_row_norms(x) for _, x in quick]).double()[None]
+        exact += _add_trusted(sums, norms.square(), norms, quick)
+    for index, x in exact:
+        for (a,) in _blocks(x):
+            sums[0, index] += a.double().square().sum().to(sums.device)
+    for lengths, (a,) in _packed(of.rest):
+        _add(sums, lengths, a.square()[None])
     return sums[0]
 
 
@@ -138,36 +152,76 @@ def rounding_squares(
     return squared_norms * scale.square()
 
 
-# Sums of blocks ----------------------------------------------------------------------------------
+# Sums of rows ------------------------------------------------------------------------------------
+
+_Entry = TypeVar("_Entry", bound="tuple[int, Tensor] | tuple[int, Tensor, Tensor]")
 
 
 def _blocks(*rows: Tensor) -> Iterator[tuple[Tensor, ...]]:
     elements = _BLOCK if rows[0].device.type == "cpu" else _DEVICE_BLOCK
-    return zip(*(x.split(elements // _ROW) for x in rows), strict=True)
+    blocks = -(-rows[0].numel() // elements)
+    # Of equal size: a short one costs as many calls as a full one.
+    return zip(*(x.chunk(blocks) for x in rows), strict=True)
 
 
-def _block_sums(a: Tensor, b: Tensor, scratch: Tensor) -> Float64[Tensor, "4"]:
-    if not _by_float32(a):
-        return _exact_sums(a, b)
-    x, y = a.float(), b.float()
-    delta = torch.sub(x, y, out=scratch[: len(x)])
-    norms = torch.stack([torch.linalg.vector_norm(each, dim=-1) for each in (x, y, delta)])
-    if not _trusted(norms):
-        return _exact_sums(a, b)
-    cross = torch.mul(delta, y, out=delta).sum(-1)
-    return torch.cat((norms.double().square().sum(1), cross.double().sum()[None]))
+def _row_sums(pairs: Sequence[tuple[Tensor, Tensor]]) -> Float64[Tensor, "4 rows"]:
+    """The four sums of every row, reduced in float32."""
+    scratch = torch.empty(_BLOCK // _ROW, _ROW)
+    after, before, step, cross = (list[Tensor]() for _ in range(4))
+    for pair in pairs:
+        for a, b in _blocks(*pair):
+            x, y = a.float(), b.float()
+            delta = torch.sub(x, y, out=scratch[: len(x)])
+            after.append(torch.linalg.vector_norm(x, dim=-1))
+            before.append(torch.linalg.vector_norm(y, dim=-1))
+            step.append(torch.linalg.vector_norm(delta, dim=-1))
+            cross.append(torch.mul(delta, y, out=delta).sum(-1))
+    norms = torch.stack([torch.cat(after), torch.cat(before), torch.cat(step)]).double()
+    return torch.cat((norms.square(), torch.cat(cross).double()[None]))
 
 
-def _block_squares(a: Tensor) -> Float64[Tensor, "1"]:
-    if _by_float32(a):
-        norms = torch.linalg.vector_norm(a.float(), dim=-1)
-        if _trusted(norms):
-            return norms.double().square().sum()[None]
-    return a.double().square().sum()[None]
+def _row_norms(x: Tensor) -> Tensor:
+    if x.dtype == torch.float32:
+        return torch.linalg.vector_norm(x, dim=-1)
+    return torch.cat([torch.linalg.vector_norm(a.float(), dim=-1) for (a,) in _blocks(x)])
 
 
-def _exact_sums(a: Tensor, b: Tensor) -> Float64[Tensor, "4"]:
-    return torch.stack([each.sum() for each in _products(a.double(), b.double())])
+def _add_trusted(
+    sums: Float64[Tensor, "q tensors"],
+    by_row: Float64[Tensor, "q rows"],
+    norms: Float64[Tensor, "p rows"],
+    entries: list[_Entry],
+) -> list[_Entry]:
+    """Add rows' sums to their tensors'; the entries that float32 cannot be trusted with.
+
+    Asked on CPU alone, where an answer costs no wait. NaN is not trusted.
+    """
+    lengths = [(entry[0], len(entry[1])) for entry in entries]
+    low, high = _TRUSTED
+    least, most = torch.aminmax(norms)
+    if bool(least > low) and bool(most < high):
+        _add(sums, lengths, by_row)
+        return []
+    parts = norms.split([length for _, length in lengths], dim=1)
+    trusted = [bool(((part > low) & (part < high)).all()) for part in parts]
+    rows = by_row.split([length for _, length in lengths], dim=1)
+    for (index, _), each, good in zip(lengths, rows, trusted, strict=True):
+        if good:
+            sums[:, index] += each.sum(1)
+    return [entry for entry, good in zip(entries, trusted, strict=True) if not good]
+
+
+def _add(
+    sums: Float64[Tensor, "q tensors"],
+    lengths: Sequence[tuple[int, int]],
+    values: Float64[Tensor, "q n"],
+) -> None:
+    """Add to each tensor's sums its own run of values; a tensor has one run."""
+    index = torch.tensor([each for each, _ in lengths])
+    of_each = torch.tensor([length for _, length in lengths]).to(values.device, non_blocking=True)
+    # One dimension at a time: in two, index_add_ and its like take an element at a time.
+    runs = [torch.segment_reduce(row, "sum", lengths=of_each, unsafe=True) for row in values]
+    sums[:, index.to(sums.device, non_blocking=True)] += torch.stack(runs).to(sums.device)
 
 
 def _products(a: Tensor, b: Tensor) -> list[Tensor]:
@@ -179,34 +233,20 @@ def _by_float32(a: Tensor) -> bool:
     return a.device.type == "cpu" and a.dtype.itemsize <= 4
 
 
-def _trusted(norms: Tensor) -> bool:
-    """Asked on CPU alone, where an answer costs no wait; NaN is not trusted."""
-    low, high = _TRUSTED
-    least, most = torch.aminmax(norms)
-    return bool(least > low) and bool(most < high)
-
-
-def _collected(
-    parts: Sequence[tuple[int, Tensor]], quantities: int, count: int, of: Pieces
-) -> Float64[Tensor, "{quantities} {count}"]:
-    """Blocks' sums added up by tensor, on the first piece's device."""
+def _zeros(quantities: int, count: int, of: Pieces) -> Float64[Tensor, "{quantities} {count}"]:
+    """Where sums are gathered: on the first piece's device."""
     device = next((x.device for part in of for _, x in part), torch.device("cpu"))
-    sums = torch.zeros(quantities, count, dtype=torch.float64, device=device)
-    if parts:
-        owner = torch.tensor([index for index, _ in parts]).to(device, non_blocking=True)
-        values = torch.stack([value.to(device) for _, value in parts], dim=1)
-        sums.index_add_(1, owner, values)
-    return sums
+    return torch.zeros(quantities, count, dtype=torch.float64, device=device)
 
 
-def _packed(*rests: list[tuple[int, Tensor]]) -> Iterator[tuple[Tensor, ...]]:
-    """Small pieces side by side in float64, with the number of each element's tensor."""
+def _packed(
+    *rests: list[tuple[int, Tensor]],
+) -> Iterator[tuple[list[tuple[int, int]], list[Tensor]]]:
+    """Small pieces side by side in float64, and how long the run of each tensor is."""
     for device in dict.fromkeys(x.device for _, x in rests[0]):
         chosen = [k for k, (_, x) in enumerate(rests[0]) if x.device == device]
-        owners = torch.tensor([rests[0][k][0] for k in chosen])
-        lengths = torch.tensor([rests[0][k][1].numel() for k in chosen])
-        owner = owners.repeat_interleave(lengths).to(device, non_blocking=True)
-        yield owner, *(_joined([rest[k][1] for k in chosen]).to(device) for rest in rests)
+        lengths = [(rests[0][k][0], rests[0][k][1].numel()) for k in chosen]
+        yield lengths, [_joined([rest[k][1] for k in chosen]).to(device) for rest in rests]
 
 
 def _joined(tensors: Sequence[Tensor]) -> Float64[Tensor, "_"]:
@@ -217,5 +257,7 @@ def _joined(tensors: Sequence[Tensor]) -> Float64[Tensor, "_"]:
 def _flat(x: Tensor) -> Tensor:
     """One dimension in memory's own order; MPS, which has no float64, by way of the CPU."""
     x = x.cpu() if x.device.type == "mps" else x
+    if x.is_contiguous():
+        return x.view(-1)
     order = sorted(range(x.ndim), key=lambda i: -x.stride(i))
     return x.permute(order).reshape(-1)
