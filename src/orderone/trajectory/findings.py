@@ -16,6 +16,8 @@ Kind = Literal[
     "low-precision",
 ]
 
+_LONGEST = 400  # names inside a damaged file can be of any length
+
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
@@ -31,9 +33,10 @@ class UnreadableError(OrderoneError):
 
     def __init__(self, kind: Kind, detail: str) -> None:
         self.kind: Kind = kind
-        self.detail = one_line(detail)
+        line = one_line(detail)
+        self.detail = line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
         super().__init__(
-            detail,
+            self.detail,
             expected="a readable checkpoint",
             do="write or download it again, or leave it out",
         )

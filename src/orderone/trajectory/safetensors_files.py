@@ -210,7 +210,8 @@ def _is_dict(value: object) -> bool:
 
 
 def _is_plain(name: str) -> bool:
-    return bool(name) and name not in (".", "..") and not set(name) & set("/\\\0")
+    """A file's name such as every system allows, without a folder."""
+    return 0 < len(name.encode()) < 256 and name not in (".", "..") and not set(name) & set("/\\\0")
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

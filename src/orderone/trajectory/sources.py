@@ -10,7 +10,7 @@ from orderone.core.errors import DataError
 from orderone.trajectory.checkpoint import Checkpoint, Series
 from orderone.trajectory.findings import Finding, UnreadableError
 from orderone.trajectory.hub import REPOSITORY, Remote, Revision, revisions
-from orderone.trajectory.mapped import OpenMaps
+from orderone.trajectory.mapped import OpenMaps, unreadable
 from orderone.trajectory.matching import Cleaned, cleaned, matched, reference, tied_elsewhere
 from orderone.trajectory.opened import FileCheckpoint, LazyCheckpoint, Wanted
 from orderone.trajectory.safetensors_files import listed
@@ -175,6 +175,9 @@ def _local_series(
             opened.append((step, name, cleaned(weights.tensors)))
         except UnreadableError as error:
             findings.append(error.finding(name))
+            continue
+        except OSError as error:  # a name that the system refuses, a share that went away
+            findings.append(unreadable(by_name[name].folder, error).finding(name))
             continue
         said += [(name, weights.step)] if weights.step is not None else []
     checkpoints, wrong, more = _matched(opened)
