@@ -9,12 +9,14 @@ if TYPE_CHECKING:
     from orderone.experiments.coordinates import coordinates as coordinates
     from orderone.probes.watch import watch as watch
     from orderone.scaling.plan import plan as plan
+    from orderone.theory.kernels import kernels as kernels
 
 __version__ = "0.1.0"
 
 # Public name → module that has it. Imported on first use: ``import orderone`` loads no torch.
 _PUBLIC = {
     "coordinates": "orderone.experiments.coordinates",
+    "kernels": "orderone.theory.kernels",
     "plan": "orderone.scaling.plan",
     "watch": "orderone.probes.watch",
 }

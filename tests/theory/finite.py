@@ -112,10 +112,7 @@ class Dense:
         return self.norm(self.xi * z + path(z))
 
     def stem(self, theta, x, side):
-        if self.rows:
-            z = theta["word"][:, x]
-        else:
-            z = torch.einsum("wnj,btj->wbtn", theta["patch"], x)
+        z = theta["word"][:, x] if self.rows else torch.einsum("wnj,btj->wbtn", theta["patch"], x)
         if self.class_token:
             first = theta["class_token"][:, None, None].expand(-1, len(x), 1, -1)
             z = torch.cat([first, z], dim=2)

@@ -18,9 +18,7 @@ SIGMA = {
     "linear": lambda w: w,
     "tanh": np.tanh,
     "silu": lambda w: w * special.expit(w),
-    "gelu-tanh": lambda w: (
-        0.5 * w * (1 + np.tanh(math.sqrt(2 / math.pi) * (w + 0.044715 * w**3)))
-    ),
+    "gelu-tanh": lambda w: 0.5 * w * (1 + np.tanh(math.sqrt(2 / math.pi) * (w + 0.044715 * w**3))),
 }
 SLOPE = {
     "gelu": lambda w: special.ndtr(w) + w * np.exp(-w * w / 2) / math.sqrt(2 * math.pi),

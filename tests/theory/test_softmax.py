@@ -227,7 +227,7 @@ def test_a_query_without_keys_receives_nothing():
 
 @pytest.mark.parametrize(("a", "gain"), [(3, 6.0), (20, 3.0)])
 def test_the_estimates_beat_plain_draws(a, gain):
-    """Variance at equal draws, few dimensions (all quasi-random) and many (mirrored, controlled)."""
+    """Variance at equal draws: few dimensions, all quasi-random, and many, mirrored."""
     F = kernel(a, 0, features=a)
     count, repeats = 512, 24
     ours = torch.stack([averages(F, count=count, seed=seed).A[0] for seed in range(repeats)])

@@ -12,6 +12,7 @@ from orderone import __version__
 from orderone.cli.check import check
 from orderone.cli.demo import demo
 from orderone.cli.homogeneity import homogeneity
+from orderone.cli.kernels import kernels
 from orderone.cli.plan import plan
 from orderone.cli.transfer import transfer
 from orderone.core.errors import OrderoneError, one_line
@@ -50,6 +51,7 @@ app.command()(plan)
 app.command()(check)
 app.command()(transfer)
 app.command()(homogeneity)
+app.command()(kernels)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from pathlib import Path
 
 import altair as alt
 import polars as pl
 
 from orderone.core.errors import ConfigError
-from orderone.report.theme import configuration
+from orderone.report.theme import PALETTE, configuration
 
 FORMATS = (".svg", ".png", ".pdf", ".json")
 ROOM = 1.5
@@ -104,6 +105,49 @@ def facets(
         )
         .resolve_scale(y="independent")
         .resolve_axis(x="independent")
+        .properties(title=alt.TitleParams(title, subtitle=subtitle))
+        .configure(**configuration())
+    )
+
+
+def heatmaps(
+    frame: pl.DataFrame,
+    *,
+    row: str,
+    column: str,
+    value: tuple[str, str],
+    facet: str,
+    title: str,
+    subtitle: str = "",
+    columns: int = 4,
+) -> alt.FacetChart:
+    """Matrices side by side, one for each value of ``facet`` in the frame's order, on one scale.
+
+    Blue is positive, orange negative, white zero; equal sizes are equally dark.
+    """
+    order = frame[facet].unique(maintain_order=True).to_list()
+    axis = alt.Axis(labels=frame[row].n_unique() <= 16, grid=False)
+    sizes = (abs(x) for x in frame[value[0]].to_list() if x is not None and isfinite(x))
+    top = max(sizes, default=0.0) or 1.0
+    scale = alt.Scale(
+        domain=[-top, 0.0, top], range=[PALETTE[1], "white", PALETTE[0]], interpolate="rgb"
+    )
+    return (
+        alt.Chart(frame)
+        .mark_rect()
+        .encode(
+            x=alt.X(column, type="ordinal", title=None, axis=axis),
+            y=alt.Y(row, type="ordinal", title=None, axis=axis),
+            color=alt.Color(value[0], type="quantitative", title=value[1], scale=scale),
+            tooltip=[alt.Tooltip(name) for name in frame.columns],
+        )
+        .properties(width=170, height=170)
+        .facet(
+            alt.Facet(facet, type="nominal", sort=order, header=alt.Header(title=None)),
+            columns=columns,
+        )
+        # A pooled head has fewer rows than the blocks below it.
+        .resolve_scale(x="independent", y="independent")
         .properties(title=alt.TitleParams(title, subtitle=subtitle))
         .configure(**configuration())
     )

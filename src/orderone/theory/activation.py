@@ -27,7 +27,7 @@ QUADRATURE: dict[str, Activation] = {
 
 
 def activation(name: str) -> Activation:
-    """The function behind a name outside ``CLOSED``: one of ours, or ``package.module:function``."""
+    """The function of a name outside ``CLOSED``: one of ours, or ``package.module:function``."""
     if name in QUADRATURE:
         return QUADRATURE[name]
     module, colon, attribute = name.partition(":")

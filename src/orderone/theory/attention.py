@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from orderone.theory.signal import Rates, Signal, merged
@@ -54,17 +54,29 @@ def attention_path(
         sampling=sampling,
     )
     UV = C.U * C.V
+    G = UV * nearest_positive(at.A[0])
     additive = (
         rates.term("U", C.V * at.A[0]),
         rates.term("V", C.U * at.A[0]),
         rates.term("K", UV * at.through_keys[0]),
         rates.term("Q", UV * s.G * at.through_queries),
     )
-    passed = {
-        group: UV * (at.A[i] + C.K * at.through_keys[i]) for i, group in enumerate(groups, 1)
-    }
+    passed = {group: UV * (at.A[i] + C.K * at.through_keys[i]) for i, group in enumerate(groups, 1)}
     queried = {group: UV * C.Q * D * at.through_queries for group, D in s.Theta.items()}
-    return Signal(G=UV * at.A[0], Theta=merged(*additive, passed, queried))
+    return Signal(G=G, Theta=merged(*additive, passed, queried))
+
+
+def nearest_positive(K: Float[Tensor, "a a"]) -> Float[Tensor, "a a"]:
+    """``K`` without its negative directions.
+
+    Control variates are subtracted entry by entry, so that few draws may leave some, of the size
+    of the standard error; σ's averages need a covariance.
+    """
+    size, direction = torch.linalg.eigh(K)
+    if float(size[0]) >= 0:
+        return K
+    positive = direction * size.clamp_min(0.0)
+    return positive @ direction.T
 
 
 def legal_keys(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,32 @@ def tokens(spec: KernelSpec, name: str = "inputs") -> Int[Tensor, "b t"]:
             do="correct the tokens, or n_vocab",
         )
     return _bounded(torch.from_numpy(x.astype(np.int64)))
+
+
+def input_kernel(spec: KernelSpec) -> tuple[Float[Tensor, "a a"], int]:
+    """G^(0) as given, and T."""
+    x, T = _array(spec.input_kernel, "input_kernel"), spec.positions
+    assert T is not None
+    if x.ndim != 2 or x.shape[0] != x.shape[1] or 0 in x.shape or x.dtype.kind not in "fiu":
+        raise _shape(x, "input_kernel", "numbers of shape D·T × D·T")
+    if len(x) % T:
+        raise DataError(
+            f"an input_kernel of {len(x)} rows with {T} positions",
+            expected=f"a multiple of {T}",
+            do="correct positions",
+        )
+    K = torch.from_numpy(np.ascontiguousarray(x, dtype=np.float64))
+    smallest = float(torch.linalg.eigvalsh(K)[0]) if bool(torch.isfinite(K).all()) else -math.inf
+    size = float(K.abs().max())
+    if smallest < -1e-8 * size or float((K - K.T).abs().max()) > 1e-8 * size:
+        raise DataError(
+            f"an input_kernel that is not positive semidefinite (smallest eigenvalue "
+            f"{smallest:.3g})",
+            expected="a symmetric kernel without negative eigenvalues",
+            do="correct the kernel, or give inputs",
+        )
+    _bounded(K.view(len(K) // T, T, len(K)))
+    return K, T
 
 
 def real(spec: KernelSpec, words: Int[Tensor, "b t"]) -> Bool[Tensor, "b t"] | None:

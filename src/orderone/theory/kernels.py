@@ -15,12 +15,14 @@ from orderone.theory.adamw import adamw_rates, copies, gradient_sizes
 from orderone.theory.network import BlockSignal, Network
 from orderone.theory.propagation import Estimate, batch_mean, relative_error
 from orderone.theory.signal import Rates
-from orderone.theory.spec import KernelSpec, parse_spec
+from orderone.theory.spec import KernelSpec
 
 Progress = Callable[[int, int], None]
 """Told after each recursion: how many are done, of how many."""
 
 PILOT_SAMPLES = 16_384
+LEAST_DRAWS = 256
+"""Of a recursion: its control variates' coefficients are fitted to so many."""
 MOST_SAMPLES = 1 << 30
 
 
@@ -112,7 +114,7 @@ def _to_target(network: Network, target: float, progress: Progress | None) -> Ke
 def _estimate(network: Network, samples: int, progress: Progress | None) -> Kernels:
     R = network.spec.recursions
     # Sobol points are balanced at powers of two.
-    draws = 1 << max(0, math.ceil(math.log2(samples / R)))
+    draws = 1 << max(LEAST_DRAWS.bit_length() - 1, math.ceil(math.log2(samples / R)))
     runs: list[list[BlockSignal]] = []
     for index in range(R):
         runs.append(network.recursion(index, draws))

@@ -12,7 +12,7 @@ from torch import Tensor
 from orderone.core.errors import DataError
 from orderone.theory.attention import AttentionConstants, attention_path, legal_keys
 from orderone.theory.head import head, pooled
-from orderone.theory.inputs import patches, real, tokens
+from orderone.theory.inputs import input_kernel, patches, real, tokens
 from orderone.theory.layernorm import layer_norm
 from orderone.theory.mlp import mlp
 from orderone.theory.placement import Path, block
@@ -152,17 +152,13 @@ class _Walk:
         spec = self.spec
 
         def path(s: Signal) -> Signal:
-            return mlp(
-                s, sigma=spec.activation, C_W=spec.C.W, C_X=spec.C.X, rates=self.rates
-            )
+            return mlp(s, sigma=spec.activation, C_W=spec.C.W, C_X=spec.C.X, rates=self.rates)
 
         return self.join(z, path, name)
 
     def join(self, z: Signal, path: Path, name: str) -> Signal:
         spec = self.spec
-        joined = block(
-            z, path, placement=spec.placement, xi=next(self.xi), epsilon=spec.epsilon
-        )
+        joined = block(z, path, placement=spec.placement, xi=next(self.xi), epsilon=spec.epsilon)
         return self.seen(joined, name)
 
     def last(self, z: Signal) -> Signal:
@@ -193,6 +189,9 @@ class _Walk:
 
 
 def _side(spec: KernelSpec, name: str) -> Side:
+    if spec.input_kernel is not None:
+        G0, T = input_kernel(spec)
+        return Side(D=len(G0) // T, T=T, G0=G0)
     if spec.stem == "vision":
         x = patches(spec)
         return Side(D=x.shape[0], T=x.shape[1], G0=patch_kernel(x))

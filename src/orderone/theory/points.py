@@ -61,7 +61,5 @@ class Normals:
             z[:, self.order[:quasi]] = torch.special.ndtri(u * (1 - 1 / GRID) + 0.5 / GRID)
             rest = self.order[quasi:]
             if len(rest):
-                z[:, rest] = torch.randn(
-                    rows, len(rest), dtype=torch.float64, generator=generator
-                )
+                z[:, rest] = torch.randn(rows, len(rest), dtype=torch.float64, generator=generator)
             yield z

@@ -178,15 +178,15 @@ def _scores(
         importance = (q_size[:, None] * k_size).flatten()
     else:
         each = torch.ones(sampling.head_dim, dtype=torch.float64)
-        importance = torch.cat([torch.outer(q_size, each).flatten(), torch.outer(k_size, each).flatten()])
+        importance = torch.cat(
+            [torch.outer(q_size, each).flatten(), torch.outer(k_size, each).flatten()]
+        )
     points = Normals(
         importance=importance, count=sampling.count, seed=sampling.seed, name=sampling.name
     )
     if points.mirrored:
         half = -(-sampling.count // 2)
-        points = Normals(
-            importance=importance, count=half, seed=sampling.seed, name=sampling.name
-        )
+        points = Normals(importance=importance, count=half, seed=sampling.seed, name=sampling.name)
     return _Scores(
         F=F,
         F_keys=F_keys,
@@ -260,9 +260,7 @@ def on_left(P: Float[Tensor, "w d t s"], Ks: Float[Tensor, "g b b"]) -> Float[Te
     return product.view(D, w, T, g, b).permute(1, 3, 0, 2, 4).reshape(w, g, D * T, b)
 
 
-def own_on_left(
-    P: Float[Tensor, "w d t s"], K: Float[Tensor, "w b b"]
-) -> Float[Tensor, "w 1 a b"]:
+def own_on_left(P: Float[Tensor, "w d t s"], K: Float[Tensor, "w b b"]) -> Float[Tensor, "w 1 a b"]:
     """P K where every draw has a K of its own."""
     return (P @ K.unflatten(1, (P.shape[1], -1))).flatten(1, 2)[:, None]
 

@@ -1,11 +1,11 @@
-"""What is to be predicted: the network, its constants, and how well; impossible ones are refused."""
+"""What is to be predicted: network, constants, and how well; impossible ones are refused."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 from torch import Tensor
@@ -26,6 +26,9 @@ class _Refusing(BaseModel):
         frozen=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True
     )
 
+    table: ClassVar[str] = ""
+    """The table of a TOML file that the keys are in."""
+
     if not TYPE_CHECKING:  # type checkers keep the signature that pydantic gives them
 
         def __init__(self, **settings: Any) -> None:
@@ -37,6 +40,8 @@ class _Refusing(BaseModel):
 
 class InitialConstants(_Refusing):
     """C_G of [DYZ23] eqs. (1.25)–(1.33)."""
+
+    table = "C."
 
     patch: Constant = 1.0
     word: Constant = 1.0
@@ -55,6 +60,7 @@ class InitialConstants(_Refusing):
 class LearningRates(InitialConstants):
     """Λ_G of [DYZ23] eqs. (1.99)–(1.107), or with AdamW Λ̃_G of eqs. (1.108)–(1.116)."""
 
+    table = "Lambda."
     head_bias: Constant = 1.0
 
 
@@ -62,8 +68,12 @@ class KernelSpec(_Refusing):
     """A network at initialisation, at infinite width, and its inputs."""
 
     stem: Literal["vision", "language"]
-    inputs: Any
+    inputs: Any = None
     """D × T × n_patch numbers, or D × T whole numbers: tensor, array, nested list or .npy file."""
+    input_kernel: Any = None
+    """In place of inputs, their kernel G^(0): D·T × D·T numbers, sample-major."""
+    positions: PositiveInt | None = None
+    """T of ``input_kernel``."""
     targets: Any = None
     """D × T' tokens of the decoder."""
     encoders: Annotated[int, Field(ge=0)] = 1
@@ -77,7 +87,7 @@ class KernelSpec(_Refusing):
     """What the head reads: every position, their mean, or the class token."""
     placement: Placement = "pre"
     final_norm: bool | None = None
-    """A layer norm after the last block (of encoder and decoder); None: with placement pre alone."""
+    """A layer norm after the last block of either side; None: with placement pre alone."""
     stem_norm: bool = False
     """A layer norm right after the positional embedding, as in BART."""
     class_token: bool = False
@@ -181,7 +191,20 @@ class KernelSpec(_Refusing):
                 "set decoders = 0",
             ),
             (
-                f"decoders = {self.decoders} {'without' if self.targets is None else 'with'} targets",
+                "inputs together with an input_kernel, or neither",
+                (self.inputs is None) == (self.input_kernel is None),
+                "one of them",
+                "give inputs, or input_kernel and positions",
+            ),
+            (
+                "input_kernel and positions",
+                (self.positions is None) != (self.input_kernel is None)
+                or (self.input_kernel is not None and self.decoders > 0),
+                "both or neither, and no decoders",
+                "give both, or inputs",
+            ),
+            (
+                f"{self.decoders} decoders {'without' if self.targets is None else 'with'} targets",
                 (self.decoders > 0) != (self.targets is not None),
                 "targets exactly where there are decoders",
                 "give both or neither",
@@ -195,7 +218,8 @@ class KernelSpec(_Refusing):
             (
                 f"class_token or pool = 'class' with stem '{self.stem}', class_token = "
                 f"{str(self.class_token).lower()}",
-                (self.class_token and not vision) or (self.pool == "class" and not self.class_token),
+                (self.class_token and not vision)
+                or (self.pool == "class" and not self.class_token),
                 "stem 'vision' and class_token = true",
                 "change one of them",
             ),
@@ -225,7 +249,7 @@ def read_spec(path: str | Path) -> KernelSpec:
         raise ConfigError(
             f"'{path}' cannot be read: {why}", expected="a TOML file", do="check the path and text"
         ) from error
-    for name in ("inputs", "targets"):
+    for name in ("inputs", "targets", "input_kernel"):
         if isinstance(settings.get(name), str):
             settings[name] = path.parent / settings[name]
     return parse_spec(settings)
@@ -245,17 +269,16 @@ def rates_of(spec: KernelSpec) -> dict[str, float]:
     return {group: spec.rate(group) for group in LearningRates.model_fields}
 
 
-def _refusal(cls: type[BaseModel], error: ValidationError) -> ConfigError:
+def _refusal(cls: type[_Refusing], error: ValidationError) -> ConfigError:
     """The first of pydantic's complaints in our words, with the number of the others."""
     first, *others = error.errors(include_url=False)
     name = ".".join(str(part) for part in first["loc"][:2] if not str(part).startswith("function"))
-    if not name:
-        name = cls.__name__
+    name = f"{cls.table}{name or cls.__name__}"
     more = f" (and {len(others)} more)" if others else ""
     if first["type"] == "extra_forbidden":
         return ConfigError(
             f"unknown key '{name}'{more}",
-            expected=f"one of {', '.join(_fields(cls, name))}",
+            expected=f"one of {', '.join(cls.model_fields)}",
             do="remove or rename it",
         )
     if first["type"] == "missing":
@@ -264,9 +287,3 @@ def _refusal(cls: type[BaseModel], error: ValidationError) -> ConfigError:
     return ConfigError(
         f"{name} = {str(first['input'])[:80]!r}{more}", expected=said, do=f"correct {name}"
     )
-
-
-def _fields(cls: type[BaseModel], name: str) -> list[str]:
-    """Keys of the table that ``name`` is in."""
-    table = {"C": InitialConstants, "Lambda": LearningRates}.get(name.split(".")[0], cls)
-    return list(table.model_fields)

@@ -43,21 +43,27 @@ def stem(
 
     With ``C_class`` a class token, one trained vector, comes before each sample's inputs (1.8).
     """
-    T = len(G0) // D
     parts = {group: (C_input, G0)}
+    positions = len(G0) // D
     if C_class is not None:
-        inputs = G0.view(D, T, D, T)
-        T += 1
-        padded = torch.zeros(D, T, D, T, dtype=torch.float64)
-        padded[:, 1:, :, 1:] = inputs
-        first = torch.zeros_like(padded)
-        first[:, 0, :, 0] = 1.0
-        parts = {
-            group: (C_input, padded.view(D * T, D * T)),
-            "class_token": (C_class, first.view(D * T, D * T)),
-        }
-    parts["position"] = (C_PE, position_kernel(D, T))
+        inputs, first = with_class_token(G0.view(D, positions, D, positions))
+        positions += 1
+        parts = {group: (C_input, inputs), "class_token": (C_class, first)}
+    parts["position"] = (C_PE, position_kernel(D, positions))
     return Signal(
         G=torch.stack([C * K for C, K in parts.values()]).sum(0),
         Theta=merged(*(rates.term(name, K) for name, (_, K) in parts.items())),
     )
+
+
+def with_class_token(
+    inputs: Float[Tensor, "d t d t"],
+) -> tuple[Float[Tensor, "a a"], Float[Tensor, "a a"]]:
+    """The inputs' kernel and the class token's, over positions with the class token first."""
+    D, T = inputs.shape[:2]
+    padded = torch.zeros(D, T + 1, D, T + 1, dtype=torch.float64)
+    padded[:, 1:, :, 1:] = inputs
+    first = torch.zeros_like(padded)
+    first[:, 0, :, 0] = 1.0
+    a = D * (T + 1)
+    return padded.view(a, a), first.view(a, a)
