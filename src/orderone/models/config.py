@@ -1,21 +1,18 @@
 """What a reference transformer is made of, in the papers' letters; impossible ones are refused."""
 
-import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PositiveInt,
-    ValidationError,
     model_validator,
 )
 
 from orderone.core.errors import ConfigError
-from orderone.models.activation import ACTIVATIONS, activation, activation_name
+from orderone.core.settings import Settings
+from orderone.models.activation import activation, activation_name
 
 Placement = Literal["pre", "branch", "post"]
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -23,10 +20,8 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 AnyConfig = TypeVar("AnyConfig", bound="TransformerConfig")
 
 
-class TransformerConfig(BaseModel):
+class TransformerConfig(Settings):
     """What all our transformers share. ``M`` and ``d_ff`` say one thing: give either."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     n: PositiveInt
     """Embedding width."""
@@ -64,14 +59,6 @@ class TransformerConfig(BaseModel):
     """N_rescale of [DYZ23] eq. (1.24)."""
     init_std: Annotated[float, Field(gt=0)] | None = 0.02
     """Weights normal with this deviation, biases 0; None: PyTorch's defaults."""
-
-    if not TYPE_CHECKING:  # type checkers keep the signature that pydantic gives them
-
-        def __init__(self, **settings: Any) -> None:
-            try:
-                super().__init__(**settings)
-            except ValidationError as error:
-                raise _refusal(type(self), error) from None
 
     @property
     def C(self) -> int:
@@ -277,40 +264,4 @@ def read_config(mapping: Mapping[str, Any]) -> Config:
             expected=f"one of {', '.join(CONFIGS)}",
             do="add it to the model's configuration",
         )
-    _refuse_imports(mapping)
     return parse_config(CONFIGS[cast(str, kind)], mapping)
-
-
-def _refuse_imports(mapping: Mapping[str, Any]) -> None:
-    """A file must not make us import and call what it names; in Python it is the user who does."""
-    named = str(mapping.get("activation", ""))
-    if named not in ACTIVATIONS and ":" in named and named.partition(":")[0] not in sys.modules:
-        raise ConfigError(
-            f"activation '{named}', of a module that is not imported",
-            expected=f"one of {', '.join(ACTIVATIONS)}, or a function of an imported module",
-            do="import the module before reading the configuration",
-        )
-
-
-def _refusal(cls: type[BaseModel], error: ValidationError) -> ConfigError:
-    """The first of pydantic's complaints in our words, with the number of the others."""
-    first, *others = error.errors(include_url=False)
-    # The union of xi adds its branches to the place; the name of the setting comes first.
-    name = str(first["loc"][0]) if first["loc"] else cls.__name__
-    more = f" (and {len(others)} more)" if others else ""
-    if first["type"] == "extra_forbidden":
-        return ConfigError(
-            f"unknown setting '{name}' of {cls.__name__}{more}",
-            expected=f"one of {', '.join(cls.model_fields)}",
-            do="remove or rename it",
-        )
-    if first["type"] == "missing":
-        return ConfigError(
-            f"no '{name}' for {cls.__name__}{more}", expected="a value", do=f"give {name}"
-        )
-    said = first["msg"].removeprefix("Input should be ")
-    return ConfigError(
-        f"{name} = {first['input']!r} for {cls.__name__}{more}",
-        expected=said,
-        do=f"correct {name}",
-    )
