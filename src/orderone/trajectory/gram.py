@@ -3,12 +3,12 @@
 A series θ_0 … θ_{K−1} is held as its first point and its steps δ_i = θ_{i+1} − θ_i. Differences are
 formed element by element, before anything is added, so that close checkpoints lose no digits.
 
-All pairs: the Gram matrix of (θ_0, δ_0, …, δ_{K−2}) in float64. Every ⟨θ_i, θ_j⟩ and ‖θ_i − θ_j‖² is a
-sum of its entries (``geometry``).
+All pairs: the Gram matrix of (θ_0, δ_0, …, δ_{K−2}) in float64. Every ⟨θ_i, θ_j⟩ and every distance
+is a sum of its entries (``geometry``).
 
 Neighbours only: for each i three sums, from two streams. With r_i = δ_i − t_i θ_i (t_i = 0 unless
-step and parameters are all but parallel) they are ‖θ_i‖², ‖r_i‖² and θ_i·r_i; ‖θ_{i+1}‖² follows from
-θ_{i+1} = (1 + t_i) θ_i + r_i without another look at the data.
+step and parameters are all but parallel) they are ‖θ_i‖², ‖r_i‖² and θ_i·r_i; ‖θ_{i+1}‖² follows
+from θ_{i+1} = (1 + t_i) θ_i + r_i without another look at the data.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ _PROBES = 64
 
 
 def add_pairs(gram: Float, chunks: Sequence[Tensor]) -> None:
-    """Add the Gram matrix of (θ_0, δ_0, …) over one chunk; ``chunks`` are flat, a checkpoint each."""
+    """Add the Gram matrix of (θ_0, δ_0, …) over one chunk: a flat tensor each checkpoint."""
     count, elements = len(chunks), chunks[0].numel()
     width = max(256, min(_PAIRS_BYTES // (8 * count), elements))
     total = torch.from_numpy(gram)
@@ -49,6 +49,24 @@ def add_pairs(gram: Float, chunks: Sequence[Tensor]) -> None:
         total.addmm_(d, d.T)
 
 
+def tilts_of(samples: Float) -> Float:
+    """t_i for ``add_neighbours`` from a sample of each checkpoint's elements, (K, n); last one 0.
+
+    Where a step runs along θ, ‖δ‖² sin² is lost in ‖δ‖² − (θ·δ)²/‖θ‖²; with a short r in δ's
+    place it is not. Elsewhere r = δ, which float32 holds. Steps that nearly undo θ are left alone.
+    """
+    tilts = np.zeros(len(samples))
+    theta, step = samples[:-1], np.diff(samples, axis=0)
+    square, product = (theta**2).sum(1), (theta * step).sum(1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        alignment = product / np.sqrt(square * (step**2).sum(1))
+        t = product / square
+    parallel = (np.abs(alignment) > 0.9) & (t > -0.5) & (t < 1)
+    tilts[:-1] = np.where(parallel, t, 0.0)
+    return tilts
+
+
+@np.errstate(over="ignore", invalid="ignore")  # such chunks are found, and added in float64
 def add_neighbours(sums: Float, chunks: Sequence[Tensor], tilts: Float) -> None:
     """Add ‖θ_i‖², ‖r_i‖² and θ_i·r_i over one chunk to ``sums`` (K, 3), r_i = δ_i − tilts_i θ_i."""
     if all(chunk.dtype == torch.float32 for chunk in chunks):
@@ -134,9 +152,9 @@ def _double(chunks: Sequence[Tensor], tilts: Float) -> Float:
     tilts = tilts.astype(np.float32).astype(np.float64)
     for start in range(0, chunks[0].numel(), _WIDE_BLOCK):
         theta = chunks[0][start : start + _WIDE_BLOCK].double()
-        for i, chunk in enumerate(chunks):
+        for i in range(len(chunks)):
             sums[i, SQUARE] += float(theta.dot(theta))
-            if chunk is chunks[-1]:
+            if i + 1 == len(chunks):
                 break
             following = chunks[i + 1][start : start + _WIDE_BLOCK].double()
             r = following - theta

@@ -1,0 +1,158 @@
+"""``orderone trajectory``: what a whole series of checkpoints tells, and what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orderone.core.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from orderone.core.run import RunFolder
+    from orderone.trajectory.series import Trajectory
+
+PAIRS = ("all", "consecutive")
+
+
+def trajectory(
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(help="A folder of checkpoints, several folders or files, or OWNER/NAME."),
+    ] = None,
+    pairs: Annotated[str, typer.Option(help="all, or consecutive: the cheap version.")] = "all",
+    memory: Annotated[str, typer.Option(help="Bound on memory.")] = "512MiB",
+    order: Annotated[
+        str | None, typer.Option(help="Regular expression whose first group is the step.")
+    ] = None,
+    start: Annotated[
+        float | None, typer.Option("--from", help="Fit laws from this step; else found.")
+    ] = None,
+    points: Annotated[
+        Path | None, typer.Option(help="CSV of step, norm_GROUP and cosines, without checkpoints.")
+    ] = None,
+    schedule: Annotated[
+        Path | None, typer.Option(help="CSV of step and rate: the learning rates.")
+    ] = None,
+    include: Annotated[
+        list[str] | None, typer.Option(help="Only parameters whose names have this; repeatable.")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(help="No parameters whose names have this; repeatable.")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="File of a pass: a killed one goes on from there.")
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep/--drop", help="Keep downloads from the Hub, or drop them.")
+    ] = True,
+    to: Annotated[Path | None, typer.Option(help="Run folder to make.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> int:
+    """Read a checkpoint series once; exit code 1 if something is wrong with it."""
+    from orderone.core.run import RunFolder, new_run_path
+    from orderone.core.selection import Selection
+    from orderone.trajectory.series import from_points
+    from orderone.trajectory.series import trajectory as read
+
+    _check(paths, points, pairs)
+    rates = None if schedule is None else _rates(schedule)
+    if points is not None:
+        result = from_points(points, start=start, rates=rates)
+    else:
+        assert paths is not None
+        chosen = None
+        if include or exclude:
+            chosen = Selection(include=tuple(include or ()), exclude=tuple(exclude or ()))
+        with _reading(quiet=as_json) as progress:
+            result = read(
+                paths[0] if len(paths) == 1 else paths,
+                pairs="all" if pairs == "all" else "consecutive",
+                memory=memory,
+                order=order,
+                start=start,
+                rates=rates,
+                selection=chosen,
+                resume=resume,
+                keep=keep,
+                progress=progress,
+            )
+    what = str(points) if points is not None else " ".join(paths or [])
+    settings = {"source": what, "pairs": pairs, "memory": memory, "order": order, "from": start}
+    path = to or new_run_path(name="trajectory")
+    run = RunFolder.create(path, command="trajectory", config=settings, seed=None)
+    summary = _keep(run, result, title=f"orderone trajectory {what}")
+    if as_json:
+        typer.echo(summary)
+    else:
+        for line in [*result.sentences, *_findings(result), *result.notes]:
+            typer.echo(line)
+        typer.echo(f"Page: {run.path / 'report.html'}")
+    return 1 if result.findings else 0
+
+
+def _check(paths: list[str] | None, points: Path | None, pairs: str) -> None:
+    if (points is None) == (not paths):
+        raise ConfigError(
+            "both checkpoints and --points" if paths else "neither checkpoints nor --points",
+            expected="one of them",
+            do="name a folder of checkpoints, or a table by --points",
+        )
+    if pairs not in PAIRS:
+        raise ConfigError(f"--pairs {pairs}", expected="all or consecutive", do="choose one")
+
+
+def _rates(path: Path) -> dict[int, float]:
+    """Learning rates by step; each holds until the next."""
+    import polars as pl
+
+    try:
+        frame = pl.read_csv(path).select(pl.col("step").cast(pl.Int64), pl.col("rate").cast(float))
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise DataError(
+            f"'{path}' is not a schedule ({error})",
+            expected="a CSV file with columns step and rate",
+            do="correct it",
+        ) from error
+    return dict(zip(frame["step"].to_list(), frame["rate"].to_list(), strict=True))
+
+
+@contextmanager
+def _reading(*, quiet: bool) -> Generator[Callable[[int, int], None]]:
+    """A bar of bytes read, with GB/s and the time left, on the error stream."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=quiet) as progress:
+        bar = progress.add_task("checkpoints", total=None)
+        yield lambda done, total: progress.update(bar, completed=done, total=total)
+
+
+def _findings(result: Trajectory) -> list[str]:
+    return [f"{each.checkpoint}: {each.kind}: {each.detail}" for each in result.findings]
+
+
+def _keep(run: RunFolder, result: Trajectory, *, title: str) -> str:
+    """Records, parquet, pictures and page; the summary as JSON text."""
+    from orderone.cli.trajectory_page import sections
+    from orderone.report.page import page
+
+    summary = result.as_json()
+    with run.writer() as records:
+        records.write_all(result.records())
+    result.frame().write_parquet(run.path / "trajectory.parquet")
+    text = page(title=title, found=result.sentences, sections=sections(result))
+    (run.path / "report.html").write_text(text, encoding="utf-8")
+    run.finish("done", summary)
+    return json.dumps(summary, allow_nan=False)

@@ -1,0 +1,142 @@
+"""The page of a checkpoint series: growth, direction, alignment and step, path, findings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from orderone.report.charts import lines, svg
+from orderone.report.page import Section
+
+if TYPE_CHECKING:
+    from orderone.trajectory.series import Trajectory
+
+_MOST = 7  # groups that one chart's colours tell apart
+
+
+def sections(result: Trajectory) -> list[Section]:
+    """The page's parts; those without data are left out."""
+    layers = [name for name in result.groups if "layer" in name]
+    spoken = result.headline[:_MOST]
+    found = [_findings(result)]
+    if len(result.steps) > 1:
+        found += [_series(result, spoken, *_GROWTH), _laws(result)]
+        found += [_series(result, _spread(layers), *_BY_LAYER)] if layers else []
+        found += [_series(result, spoken, *what) for what in (_DIRECTION, _STEP, _ALIGNMENT)]
+        found += [_shares(result), *_path(result)]
+    return [each for each in found if each is not None]
+
+
+_GROWTH = ("norm", "Growth", "‖θ‖", "Norm over steps, a line each group")
+_BY_LAYER = ("norm", "Growth by layer", "‖θ‖", "Norm over steps, a line each layer")
+_DIRECTION = (
+    "one_minus_cosine",
+    "Direction",
+    "1 − cos(θ_t, θ_t+1)",
+    "1 − cosine of successive checkpoints over steps",
+)
+_STEP = ("step_norm", "Step size", "‖δ‖", "Norm of the step between checkpoints over steps")
+_ALIGNMENT = ("alignment", "Alignment", "cos(δ, θ)", "Alignment of steps with parameters")
+
+
+def _spread(names: list[str]) -> list[str]:
+    """Few of many layers, first and last among them."""
+    places = np.unique(np.linspace(0, len(names) - 1, min(_MOST, len(names))).round().astype(int))
+    return [names[i] for i in places]
+
+
+def _series(
+    result: Trajectory, names: list[str], what: str, heading: str, label: str, alternative: str
+) -> Section | None:
+    rows = [
+        (name, step, float(value))
+        for name in names
+        for step, value in zip(result.steps, getattr(result.groups[name], what), strict=False)
+        if np.isfinite(value) and (what != "one_minus_cosine" or value > 0)
+    ]
+    if not rows:
+        return None
+    frame = pl.DataFrame(rows, schema=["group", "step", "value"], orient="row")
+    chart = lines(
+        frame,
+        x=("step", "step"),
+        y=("value", label),
+        colour=("group", "group"),
+        title=heading,
+        points=len(result.steps) < 40,
+        log_y=what == "one_minus_cosine",
+    )
+    return Section(heading=heading, picture=svg(chart), alternative=alternative)
+
+
+def _laws(result: Trajectory) -> Section:
+    rows = [
+        [name, law, f"{each.r2:.6f}", f"{each_growth.criteria[law]:.1f}", _shape(law, each)]
+        for name in result.headline
+        for each_growth in [result.laws[name]]
+        for law, each in each_growth.fits.items()
+    ]
+    told = " ".join(f"{name}: {result.laws[name].sentence}." for name in result.headline)
+    columns = ("group", "law", "r²", "AICc, correlated residuals", "exponent")
+    return Section(heading="Laws of growth", text=told, columns=columns, rows=rows)
+
+
+def _shape(law: str, fit: object) -> str:
+    interval = getattr(fit, "interval", None)
+    if law != "power" or interval is None:
+        return ""
+    return f"{getattr(fit, 'shape', 0.0):.3f} ({interval[0]:.3f} to {interval[1]:.3f})"
+
+
+def _shares(result: Trajectory) -> Section | None:
+    rows = [
+        [name, str(lag), f"{share:.1%}", f"{each.misaligned:.2%}", f"{each.aligned:.2%}"]
+        for name in result.headline
+        if name in result.dynamics
+        for each in [result.dynamics[name]]
+        for lag, share in each.shares.items()
+        if np.isfinite(share)
+    ]
+    if not rows:
+        return None
+    told = " ".join(
+        f"{name}: {result.dynamics[name].sentence}."
+        for name in result.headline
+        if name in result.dynamics
+    )
+    columns = (
+        "group",
+        "spacing in checkpoints",
+        "alignment's share of growth",
+        "misaligned account off by",
+        "aligned account off by",
+    )
+    return Section(heading="Aligned or misaligned", text=told, columns=columns, rows=rows)
+
+
+def _path(result: Trajectory) -> list[Section]:
+    if "total" not in result.pairs or len(result.steps) < 3:
+        return []
+    frame = result.path("total").with_columns(group=pl.lit("total"))
+    chart = lines(
+        frame,
+        x=("first", "first principal component"),
+        y=("second", "second principal component"),
+        title="The path",
+        points=True,
+        order="step",
+    )
+    dimension = result.pairs["total"].effective_dimension
+    text = f"The path spreads over {dimension:.2f} principal components."
+    alternative = "The path of the parameters on its first two principal components"
+    return [Section(heading="Path", text=text, picture=svg(chart), alternative=alternative)]
+
+
+def _findings(result: Trajectory) -> Section:
+    rows = [[each.checkpoint, each.kind, each.detail] for each in result.findings]
+    text = "" if rows else "Nothing is wrong with the files."
+    text = " ".join([text, *result.notes])
+    columns = ("checkpoint", "kind", "what is wrong")
+    return Section(heading="Findings", text=text, columns=columns, rows=rows)
