@@ -1,0 +1,169 @@
+"""``orderone train`` and ``orderone tail`` from the outside."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from orderone.cli import run
+from orderone.core.run import RunFolder
+
+CONFIG = """
+seed = 1
+steps = 6
+batch_size = 4
+evaluate_every = 3
+checkpoint_every = 2
+{top}
+[model]
+{model}
+[data]
+corpus = "{text}"
+tokenizer = "words"
+vocabulary = 20
+T = 8
+batches = "{batches}"
+[optimizer]
+lr = 0.3
+{optimizer}
+"""
+OURS = 'kind = "language"\nn = 16\nH = 2\nencoders = 1\ndropout = 0.1'
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    rng = random.Random(0)
+    words = ["the", "cat", "dog", "sat", "on", "a", "mat"]
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(" ".join(rng.choices(words, k=9)) for _ in range(120)))
+    return path
+
+
+def written(text: Path, name: str = "c.toml", **changes: str) -> str:
+    parts = {"top": "", "model": OURS, "batches": "packed", "optimizer": "", **changes}
+    path = text.with_name(name)
+    path.write_text(CONFIG.format(text=text, **parts))
+    return str(path)
+
+
+@pytest.mark.parametrize("batches", ["packed", "sentences"])
+def test_a_run_resumed_is_the_run(
+    text: Path, batches: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, whole, cut = written(text, batches=batches), text.with_name("a"), text.with_name("b")
+    assert run(["train", config, "--to", str(whole), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["run"] == str(whole)
+    assert printed["steps"] == 6
+    # What a kill right after the checkpoint of step 4 leaves.
+    assert run(["train", config, "--to", str(cut), "--resume", "--json"]) == 0
+    last = cut / "checkpoints" / "step00000006"
+    (last / "model.safetensors").write_bytes(b"torn")
+    (cut / "result.json").unlink()
+    capsys.readouterr()
+    assert run(["train", config, "--to", str(cut), "--resume", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["resumed_from"] == 4
+    assert "model.safetensors" in err
+    weights = [load_file(at / "checkpoints/step00000006/model.safetensors") for at in (whole, cut)]
+    assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
+    records = [(at / "records.jsonl").read_bytes() for at in (whole, cut)]
+    assert records[0] == records[1]
+
+
+def test_a_model_of_transformers_learns(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = text.with_name("llama")
+    folder.mkdir()
+    settings = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 1,
+        "vocab_size": 24,
+        "max_position_embeddings": 16,
+    }
+    (folder / "config.json").write_text(json.dumps(settings))
+    config = written(text, model=f'name = "{folder}"', top="compile = false\nclip = 1.0")
+    to = text.with_name("run")
+    assert run(["train", config, "--to", str(to), "--json"]) == 0
+    losses = RunFolder.open(to).records().filter(split="validation")["value"]
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"top": "stepz = 3"}, "unknown setting 'stepz'"),
+        ({"top": 'clip = "much"'}, "clip = 'much'"),
+        ({"optimizer": "momentum = 0.9"}, "unknown setting 'optimizer.momentum'"),
+        ({"optimizer": 'name = "Lion"'}, "optimizer.name = 'Lion'"),
+        ({"model": 'kind = "language"\nn = 15\nH = 2\nencoders = 1'}, "n divisible by H"),
+        ({"model": OURS + "\nM = 0.01"}, "whole number"),
+        ({"model": OURS + "\nwidth = 3"}, "unknown setting 'width'"),
+        ({"model": OURS + "\nT = 4"}, "room for the data's"),
+        ({"model": 'name = "preset:vit-b16"'}, "causal language model"),
+        ({"model": 'name = "preset:none"'}, "preset 'none'"),
+        ({"model": "n = 16"}, "either name"),
+        ({"top": "micro_batch = 3"}, "micro_batch = 3"),
+        ({"top": 'precision = "float16"\nparallel = "fsdp"'}, "'float16' with parallel"),
+    ],
+)
+def test_a_bad_configuration_is_one_line(
+    text: Path, changes: dict[str, str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    to = text.with_name("run")
+    assert run(["train", written(text, **changes), "--to", str(to)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert said in err
+    assert not to.exists()
+
+
+def test_another_model_or_text_is_refused(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    to = text.with_name("run")
+    assert run(["train", written(text), "--to", str(to), "--json"]) == 0
+    wider = written(text, "wide.toml", model=OURS.replace("16", "32"))
+    capsys.readouterr()
+    assert run(["train", wider, "--to", str(to), "--resume"]) == 2
+    err = capsys.readouterr().err
+    assert "model.n = 16, now 32" in err
+    assert err.count("\n") == 1
+    text.write_text(text.read_text()[::-1])
+    assert run(["train", written(text), "--to", str(to), "--resume"]) == 2
+    err = capsys.readouterr().err
+    assert err.splitlines()[-1].startswith("orderone: ")
+
+
+def test_two_processes_need_a_kind_of_parallelism(
+    text: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert run(["train", written(text), "--to", str(text.with_name("run"))]) == 2
+    assert "2 processes with parallel = 'none'" in capsys.readouterr().err
+
+
+def test_tail_shows_the_last_of_every_quantity(
+    text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    to = text.with_name("run")
+    assert run(["train", written(text), "--to", str(to), "--json"]) == 0
+    capsys.readouterr()
+    assert run(["tail", str(to), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["status"] == "done"
+    losses = RunFolder.open(to).records().filter(name="loss")
+    expected = {split: losses.filter(split=split)["value"][-1] for split in ("train", "validation")}
+    shown = {row["split"]: row["value"] for row in found["latest"] if row["name"] == "loss"}
+    assert shown == expected
+    assert run(["tail", str(to)]) == 0  # it has ended: no waiting
+    out = capsys.readouterr().out
+    assert "loss split=validation" in out
+    assert f"{expected['validation']:.4g}" in out
+    assert run(["tail", str(to.with_name("absent"))]) == 2
