@@ -16,6 +16,7 @@ ARROWS: dict[str, set[str]] = {
     **dict.fromkeys(MEASURING, CORE),
     "report": CORE,
     "scaling": {"core", "theory"},
+    "integrations": {"core", "probes"},
     "experiments": ALL,
     "cli": ALL | {"experiments"},
 }

@@ -107,7 +107,9 @@ def _require(package: str) -> None:
 def _running(name: str, package: Any) -> bool:
     if name == "wandb":
         return package.run is not None
-    return import_module("trackio.context_vars").current_run.get() is not None
+    # trackio has moved its current run from the package into a module of it.
+    holder = package if hasattr(package, "current_run") else import_module("trackio.context_vars")
+    return holder.current_run.get() is not None
 
 
 class Output:
