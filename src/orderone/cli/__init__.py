@@ -14,6 +14,9 @@ from orderone.cli.demo import demo
 from orderone.cli.homogeneity import homogeneity
 from orderone.cli.kernels import kernels
 from orderone.cli.plan import plan
+from orderone.cli.tail import tail
+from orderone.cli.train import train
+from orderone.cli.trajectory import trajectory
 from orderone.cli.transfer import transfer
 from orderone.core.errors import OrderoneError, one_line
 
@@ -50,8 +53,11 @@ app.command()(demo)
 app.command()(plan)
 app.command()(check)
 app.command()(transfer)
+app.command()(train)
+app.command()(tail)
 app.command()(homogeneity)
 app.command()(kernels)
+app.command()(trajectory)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
