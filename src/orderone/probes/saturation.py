@@ -6,7 +6,6 @@ is the cosine of the two, averaged over the real tokens of some sentences, besid
 
 from __future__ import annotations
 
-import copy
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -17,22 +16,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from orderone.core.errors import ConfigError, DataError, ModelError
+from orderone.core.errors import ConfigError, DataError
 from orderone.core.outputs import main_tensor
 from orderone.core.selection import Selection
 from orderone.probes.alike import Alike
 from orderone.probes.feeding import Feed, as_deployed, feed, unwrapped
 from orderone.probes.hidden import hidden_states, is_time_first, real_rows
-from orderone.probes.scaled import ScaleOverflowError, Scaling
+from orderone.probes.scaled import ScaleOverflowError, Scaling, in_wider_type
 
 ALIKE = 0.99
 """Above it two tokens of one network are taken for the same, and a cosine says nothing."""
-
-_WIDER = {
-    torch.float16: torch.float32,
-    torch.bfloat16: torch.float32,
-    torch.float32: torch.float64,
-}
 
 Limit = Callable[[nn.Module], AbstractContextManager[object]]
 """Within it a model is its saturated network."""
@@ -121,7 +114,7 @@ def compared(
             found = _Comparison(model, by_token=by_token).over(given, limit)
             return replace(found, notes=tuple(notes))
         except ScaleOverflowError as error:
-            model, note = _in_wider_type(model, error)
+            model, note = in_wider_type(model, error)
             notes.append(note)
 
 
@@ -237,26 +230,6 @@ def _overflow(layer: str, dtype: torch.dtype) -> ScaleOverflowError:
         expected="finite numbers",
         do="take a smaller c or a wider type",
     )
-
-
-def _in_wider_type(model: nn.Module, error: ScaleOverflowError) -> tuple[nn.Module, str]:
-    """A copy in the next type; errors where there is none, and for sharded models."""
-    narrowest = min(
-        (p.dtype for p in model.parameters() if p.is_floating_point()),
-        key=lambda dtype: torch.finfo(dtype).max,
-    )
-    wider = _WIDER.get(narrowest)
-    if wider is None:
-        raise error
-    if any(type(p).__name__ == "DTensor" or hasattr(p, "device_mesh") for p in model.parameters()):
-        raise ModelError(
-            f"{error.found}, in a sharded model",
-            expected="a type wide enough",
-            do="convert the model before it is sharded",
-        ) from error
-    name = str(wider).removeprefix("torch.")
-    note = f"{error.found[0].upper()}{error.found[1:]}: computed again in {name}, from a copy."
-    return copy.deepcopy(model).to(wider), note
 
 
 def _predictions(output: Any, given: Feed, last: Tensor) -> Tensor | None:

@@ -7,6 +7,7 @@ looked for first, and such tensors are kept as a copy or, where cθ is no number
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,13 @@ _CHUNK = 1 << 20
 """Elements looked at together: what a check takes beside the model is a few megabytes."""
 
 _KNOWN = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+_WIDER = {
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.float32: torch.float64,
+}
 
 
 class ScaleOverflowError(ModelError):
@@ -112,6 +120,26 @@ class Scaling:
                     do="take a smaller c, or the model in bfloat16 or float32",
                 )
         return [bool(inexact) for inexact in counts[2].tolist()]
+
+
+def in_wider_type(model: nn.Module, error: ScaleOverflowError) -> tuple[nn.Module, str]:
+    """A copy in the next type; errors where there is none, and for sharded models."""
+    narrowest = min(
+        (p.dtype for p in model.parameters() if p.is_floating_point()),
+        key=lambda dtype: torch.finfo(dtype).max,
+    )
+    wider = _WIDER.get(narrowest)
+    if wider is None:
+        raise error
+    if any(isinstance(p, DTensor) for p in model.parameters()):
+        raise ModelError(
+            f"{error.found}, in a sharded model",
+            expected="a type wide enough",
+            do="convert the model before it is sharded",
+        ) from error
+    name = str(wider).removeprefix("torch.")
+    note = f"{error.found[0].upper()}{error.found[1:]}: computed again in {name}, from a copy."
+    return copy.deepcopy(model).to(wider), note
 
 
 @dataclass(frozen=True, kw_only=True)
