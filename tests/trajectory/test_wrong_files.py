@@ -67,13 +67,23 @@ def entry(**fields):
     return header(lambda old: old | {"scale": old["scale"] | fields})
 
 
+def again(old):
+    """The first entry twice, both times the same."""
+    name = next(iter(old))
+    return f"{{{json.dumps(name)}: {json.dumps(old[name])}, {json.dumps(old)[1:]}".encode()
+
+
+def renamed(old, name, other):
+    return {other if each == name else each: value for each, value in old.items()}
+
+
 UNREADABLE = {
     "no JSON": header(b"{" + b" " * 40),
     "no object": header(b"[1, 2]"),
     "deep": header(b'{"a":' + b"[" * 100_000),
     "huge number": header(b'{"a":' + b"9" * 10_000 + b"}"),
-    "twice": header(lambda old: json.dumps(old).encode()[:-1] + b', "scale": 1}'),
-    "lone surrogate": header(lambda old: json.dumps(old | {"\ud800": old["scale"]}).encode()),
+    "twice": header(lambda old: again(old)),
+    "lone surrogate": header(lambda old: renamed(old, "scale", "\ud800")),
     "not UTF-8": header(b'{"\xff": 1}'),
     "dtype": entry(dtype="F3"),
     "dtype is a list": entry(dtype=["F32"]),
@@ -97,7 +107,9 @@ def test_unreadable(tmp_path, kind):
 
 @pytest.mark.parametrize("shape", [[2], [1 << 62, 1 << 62], [10**12]])
 def test_shape_that_does_not_fit_its_bytes(tmp_path, shape):
-    assert series_with(tmp_path, entry(shape=shape)).kind == "shape"
+    finding = series_with(tmp_path, entry(shape=shape))
+    assert finding.kind == "shape"
+    assert "its offsets give 4" in finding.detail
 
 
 def test_offsets_beyond_the_end(tmp_path):
@@ -146,6 +158,8 @@ def test_shards(tmp_path):
     sharded(tmp_path / "step5", {"a": "../step1/a.safetensors"})
     sharded(tmp_path / "step6", {"a": 3})
     sharded(tmp_path / "step7", {})
+    sharded(tmp_path / "step9", {"a": "\ud800"})
+    sharded(tmp_path / "step10", {"a": "x" * 9999})
     for number in (1, 3):
         shard = tmp_path / "step8" / f"model-{number:05d}-of-00003.safetensors"
         write_safetensors(shard, {"ab"[number // 2]: torch.ones(3)})
@@ -158,7 +172,17 @@ def test_shards(tmp_path):
         ("step6", "unreadable"),
         ("step7", "unreadable"),
         ("step8", "missing-shard"),
+        ("step9", "unreadable"),
+        ("step10", "unreadable"),
     }
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_name_that_cannot_be_printed(tmp_path, old):
+    write_torch(tmp_path / "step1.pt", {"a\ud800\n": torch.ones(2)}, old=old)
+    (finding,) = open_series(tmp_path).findings
+    assert finding.kind == "unreadable"
+    assert finding.detail.isprintable()
 
 
 class Runs:
@@ -207,7 +231,8 @@ def test_objects_in_npz_are_refused(tmp_path):
 
 
 BOMBS = {
-    "memo": b"\x80\x02}r\xff\xff\xff\x7f.",  # a memo of 2³¹ slots
+    "memo": b"\x80\x02}r\xff\xff\xff\x00.",  # a memo of 2²⁴ slots
+    "vast memo": b"\x80\x02}r\xff\xff\xff\x7f.",
     "bytes": b"\x80\x04\x8e" + (1 << 40).to_bytes(8, "little") + b"x.",
     "text": b"\x80\x04\x8d" + (1 << 40).to_bytes(8, "little") + b"x.",
     "frame": b"\x80\x04\x95" + (1 << 40).to_bytes(8, "little") + b"N.",
@@ -221,7 +246,9 @@ def test_a_few_bytes_cannot_ask_for_gigabytes(tmp_path, kind, memory_under):
     with zipfile.ZipFile(tmp_path / "step1.pt", "w") as archive:
         archive.writestr("step1/data.pkl", BOMBS[kind])
     with memory_under(8 << 20):
-        assert found(tmp_path) == [("step1", "unreadable")]
+        (finding,) = open_series(tmp_path).findings
+    assert finding.kind == "unreadable"
+    assert "MemoryError" not in finding.detail
 
 
 def test_a_compressed_array_that_would_unpack_to_gigabytes(tmp_path, memory_under):

@@ -33,7 +33,8 @@ class UnreadableError(OrderoneError):
 
     def __init__(self, kind: Kind, detail: str) -> None:
         self.kind: Kind = kind
-        line = one_line(detail)
+        # Damaged names may hold what no terminal or JSON reader takes.
+        line = one_line(detail).encode(errors="backslashreplace").decode()
         self.detail = line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
         super().__init__(
             self.detail,

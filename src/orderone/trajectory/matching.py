@@ -13,6 +13,8 @@ from orderone.trajectory.safetensors_files import listed, shape_text
 from orderone.trajectory.state_dicts import is_buffer, is_state_name
 from orderone.trajectory.stored import Stored
 
+_LONGEST_NAME = 4096
+
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -36,6 +38,8 @@ def cleaned(tensors: Mapping[str, Stored]) -> Cleaned:
     skipped: list[str] = []
     for name, stored in tensors.items():
         clean = clean_name(name)
+        if not name.isprintable() or len(name) > _LONGEST_NAME:
+            raise UnreadableError("unreadable", f"a tensor named {name!r:.80}")
         info = stored.info
         state = is_state_name(name) or is_buffer(clean, info.shape)
         if state or not info.dtype.is_floating_point:

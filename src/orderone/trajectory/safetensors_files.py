@@ -197,7 +197,7 @@ def _offsets(path: Path, said: object) -> dict[str, tuple[int, ...]]:
     if not isinstance(text, str):
         return {}
     found: dict[str, tuple[int, ...]] = {}
-    for name, entry in parsed(path, text.encode()).items():
+    for name, entry in parsed(path, text.encode(errors="replace")).items():
         offsets = naturals(entry.get("saved_offsets")) if _is_dict(entry) else None
         if offsets is None:
             raise UnreadableError("unreadable", f"'{path.name}' does not say where '{name}' begins")
@@ -211,7 +211,8 @@ def _is_dict(value: object) -> bool:
 
 def _is_plain(name: str) -> bool:
     """A file's name such as every system allows, without a folder."""
-    return 0 < len(name.encode()) < 256 and name not in (".", "..") and not set(name) & set("/\\\0")
+    fits = name.isprintable() and 0 < len(name.encode()) < 256
+    return fits and name not in (".", "..") and not set(name) & set("/\\")
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
