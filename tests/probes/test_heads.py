@@ -52,7 +52,7 @@ def the(model: nn.Module, batch: object = None, **settings: object) -> list[Head
 def test_arg_max_counts_one_and_a_mean_counts_t() -> None:
     """Equal scores: row t attends to its t positions, (T + 1)/2 on average."""
     to_first = torch.zeros(T, T)
-    to_first[:, 0] = 1.0
+    to_first[:, 0] = 9.0
     to_itself = torch.eye(T)
     to_previous = torch.eye(T).roll(-1, dims=1)
     to_previous[0] = 0.0
