@@ -14,6 +14,7 @@ from orderone.cli.demo import demo
 from orderone.cli.homogeneity import homogeneity
 from orderone.cli.kernels import kernels
 from orderone.cli.plan import plan
+from orderone.cli.reproduce import reproduce
 from orderone.cli.tail import tail
 from orderone.cli.train import train
 from orderone.cli.trajectory import trajectory
@@ -56,6 +57,7 @@ app.command()(transfer)
 app.command()(train)
 app.command()(tail)
 app.command()(homogeneity)
+app.command()(reproduce)
 app.command()(kernels)
 app.command()(trajectory)
 

@@ -1,0 +1,1 @@
+"""One file a published figure or table; ``experiments.reproduction`` says what is in each."""
