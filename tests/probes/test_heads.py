@@ -53,8 +53,8 @@ def test_arg_max_counts_one_and_a_mean_counts_t() -> None:
     """Equal scores: row t attends to its t positions, (T + 1)/2 on average."""
     to_first = torch.zeros(T, T)
     to_first[:, 0] = 9.0
-    to_itself = torch.eye(T)
-    to_previous = torch.eye(T).roll(-1, dims=1)
+    to_itself = 0.3 * torch.eye(T)
+    to_previous = 9.0 * torch.eye(T).roll(-1, dims=1)
     to_previous[0] = 0.0
     found = the(ByHand(torch.stack([torch.zeros(T, T), to_first, to_itself, to_previous])))
     mean, first, itself, previous = found
