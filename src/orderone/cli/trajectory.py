@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -57,26 +57,22 @@ def trajectory(
     from orderone.core.run import RunFolder, new_run_path
     from orderone.core.selection import Selection
     from orderone.trajectory.series import from_points
-    from orderone.trajectory.series import trajectory as read
 
     _check(paths, points, pairs)
     rates = None if schedule is None else _rates(schedule)
+    chosen = Selection(include=tuple(include or ()), exclude=tuple(exclude or ()))
     if points is not None:
         result = from_points(points, start=start, rates=rates)
     else:
-        assert paths is not None
-        chosen = None
-        if include or exclude:
-            chosen = Selection(include=tuple(include or ()), exclude=tuple(exclude or ()))
         with _reading(quiet=as_json) as progress:
-            result = read(
-                paths[0] if len(paths) == 1 else paths,
-                pairs="all" if pairs == "all" else "consecutive",
+            result = _read(
+                paths or [],
+                pairs=pairs,
                 memory=memory,
                 order=order,
                 start=start,
                 rates=rates,
-                selection=chosen,
+                selection=chosen if include or exclude else None,
                 resume=resume,
                 keep=keep,
                 progress=progress,
@@ -86,13 +82,16 @@ def trajectory(
     path = to or new_run_path(name="trajectory")
     run = RunFolder.create(path, command="trajectory", config=settings, seed=None)
     summary = _keep(run, result, title=f"orderone trajectory {what}")
-    if as_json:
-        typer.echo(summary)
-    else:
-        for line in [*result.sentences, *_findings(result), *result.notes]:
-            typer.echo(line)
-        typer.echo(f"Page: {run.path / 'report.html'}")
+    lines = [*result.sentences, *_findings(result), *result.notes, f"Page: {path / 'report.html'}"]
+    typer.echo(summary if as_json else "\n".join(lines))
     return 1 if result.findings else 0
+
+
+def _read(paths: list[str], **options: Any) -> Trajectory:
+    """The series of one folder or repository, or of a list."""
+    from orderone.trajectory.series import trajectory
+
+    return trajectory(paths[0] if len(paths) == 1 else paths, **options)
 
 
 def _check(paths: list[str] | None, points: Path | None, pairs: str) -> None:
@@ -134,9 +133,21 @@ def _reading(*, quiet: bool) -> Generator[Callable[[int, int], None]]:
     )
 
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=quiet) as progress:
-        bar = progress.add_task("checkpoints", total=None)
-        yield lambda done, total: progress.update(bar, completed=done, total=total)
+    bars = Progress(*columns, console=Console(stderr=True), disable=quiet)
+    bar = bars.add_task("checkpoints", total=None, start=False)
+
+    def show(done: int, total: int) -> None:
+        if not bars.tasks[bar].started:
+            # Only now: input that is refused leaves its one line alone on the error stream.
+            bars.start()
+            bars.start_task(bar)
+        bars.update(bar, completed=done, total=total)
+
+    try:
+        yield show
+    finally:
+        if bars.tasks[bar].started:
+            bars.stop()
 
 
 def _findings(result: Trajectory) -> list[str]:

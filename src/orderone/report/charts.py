@@ -28,10 +28,12 @@ def lines(
     log_x: bool = False,
     log_y: bool = False,
     points: bool = False,
+    order: str | None = None,
 ) -> alt.Chart:
     """Lines of column y over column x, a colour each value of a third.
 
-    ``x``, ``y`` and ``colour`` are (column, label); the label states the unit.
+    ``x``, ``y`` and ``colour`` are (column, label); the label states the unit. Points are joined
+    in the order of x, or of the column ``order``.
     """
     colours = alt.Undefined if colour is None else _colour(*colour)
     return (
@@ -41,6 +43,7 @@ def lines(
             x=alt.X(x[0], type="quantitative", title=x[1], scale=_scale(log_x)),
             y=alt.Y(y[0], type="quantitative", title=y[1], scale=_scale(log_y)),
             color=colours,
+            order=alt.Undefined if order is None else alt.Order(order, type="quantitative"),
             tooltip=[alt.Tooltip(name) for name in frame.columns],
         )
         .properties(width=560, height=300)

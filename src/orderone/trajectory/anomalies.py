@@ -123,7 +123,8 @@ def _jumped(jumps: Float, distance: Float | None, first: int, last: int) -> bool
         return last == first and usual > 0 and least > _ALONE * usual
     if inside and least < _USUAL * max(inside):
         return False
-    return least > _BRIDGE * distance[first - 1, last + 1] and least > _USUAL * usual
+    passing_by = float(distance[first - 1, last + 1])
+    return least > _BRIDGE * passing_by and least > _USUAL * usual
 
 
 def _ends(jumps: Float, steps: Float, found: set[int]) -> set[int]:

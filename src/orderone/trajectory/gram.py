@@ -26,7 +26,7 @@ SQUARE, REST, PRODUCT = 0, 1, 2  # columns of the sums of neighbours: ‖θ‖²
 # OpenBLAS adds on one thread; so few float32 products at a time keep its error near 1e-9.
 _BLOCK = 9984
 _WIDE_BLOCK = 1 << 15  # float64 blocks, whose length does not matter to accuracy
-_PAIRS_BYTES = 1 << 19  # of the K rows in float64 that one matrix product reads
+_PAIRS_BYTES = 1 << 21  # of the K rows in float64 that one matrix product reads
 _TINY = 1e-30  # a mean square below which float32 squares may have lost elements of 1e-19
 _ALIKE = 1e-3  # relative spread of sizes below which float32 rounding errors are one-sided
 _PROBES = 64

@@ -1,0 +1,114 @@
+"""Series whose law is known are named by it, 19 times in 20."""
+
+import numpy as np
+import pytest
+
+from orderone.trajectory.growth import growth
+
+TRIALS = 20
+
+
+def random_walk(rng, points=30, dimension=5000):
+    """θ gains orthogonal steps: ‖θ_t‖² = ‖θ_0‖² + Σ‖δ‖²."""
+    theta = 0.1 * rng.normal(size=dimension)
+    norms = [np.linalg.norm(theta)]
+    for _ in range(points - 1):
+        theta = theta + 0.3 * rng.normal(size=dimension)
+        norms.append(np.linalg.norm(theta))
+    return np.arange(points) * 1000.0, np.array(norms)
+
+
+def aligned(rng, points=30, each=20, dimension=2000):
+    """Steps along θ at a rate 1/√t: ‖θ‖ ∝ exp(c√t)."""
+    theta = rng.normal(size=dimension)
+    norms = []
+    for t in range(points * each):
+        if t % each == 0:
+            norms.append(np.linalg.norm(theta))
+        rate = 1 / np.sqrt(t + 1)
+        theta = theta * (1 + 0.06 * rate) + 0.002 * rate * rng.normal(size=dimension)
+    return np.arange(0, points * each, each) * 1.0, np.array(norms)
+
+
+def linear(rng, points=30, dimension=2000):
+    """Steps of one length along θ."""
+    theta = rng.normal(size=dimension)
+    length = 0.1 * np.linalg.norm(theta)
+    norms = []
+    for _ in range(points):
+        norms.append(np.linalg.norm(theta))
+        theta = theta * (1 + length / norms[-1]) + 0.01 * rng.normal(size=dimension)
+    return np.arange(points) * 10.0, np.array(norms)
+
+
+def turning(rng, points=30, dimension=2000):
+    """Steps along θ, then against it."""
+    theta = rng.normal(size=dimension)
+    length = 0.1 * np.linalg.norm(theta)
+    norms = []
+    for i in range(points):
+        norms.append(np.linalg.norm(theta))
+        sign = 1 if i < points // 2 else -1
+        theta = theta * (1 + sign * length / norms[-1]) + 0.01 * rng.normal(size=dimension)
+    return np.arange(points) * 10.0, np.array(norms)
+
+
+@pytest.mark.parametrize(
+    ("series", "law"),
+    [(random_walk, "sqrt"), (aligned, "exp-sqrt"), (linear, "linear"), (turning, "turns")],
+)
+def test_a_known_law_is_named(series, law):
+    rng = np.random.default_rng(0)
+    named = [growth(*series(rng)).best for _ in range(TRIALS)]
+    assert named.count(law) >= 19
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.95])
+def test_the_interval_covers_the_power_whatever_the_residuals_memory(memory):
+    rng = np.random.default_rng(1)
+    t = np.arange(1, 61) * 50.0
+    covered = 0
+    for _ in range(TRIALS):
+        noise = rng.normal(size=60)
+        for i in range(1, 60):
+            noise[i] = memory * noise[i - 1] + np.sqrt(1 - memory**2) * noise[i]
+        found = growth(t, 3 + 2 * (t / t[-1]) ** 0.7 + 1e-3 * noise, 0)
+        assert found.best == "power"
+        low, high = found.fits["power"].interval
+        covered += low <= 0.7 <= high
+    assert covered >= 16  # 95 % of 20, less three standard deviations
+
+
+def test_noise_is_not_told_apart():
+    rng = np.random.default_rng(3)
+    t = np.arange(1, 11) * 10.0
+    unsure = sum(
+        not growth(t, 10 + 0.02 * np.sqrt(t) + 0.1 * rng.normal(size=10)).sure
+        for _ in range(TRIALS)
+    )
+    assert unsure >= 15
+
+
+def test_warm_up_is_found_and_left_out():
+    rng = np.random.default_rng(4)
+    t = np.arange(60) * 100.0
+    norm = 2 + np.sqrt(t / 1000) * (1 + 1e-4 * rng.normal(size=60))
+    norm[:8] = 10 - 0.5 * np.arange(8)
+    found = growth(t, norm)
+    assert found.start >= 8
+    assert found.best == "sqrt"
+
+
+def test_an_argument_excludes_warm_up():
+    t = np.arange(20) * 100.0
+    norm = np.where(t < 500, 9.0, np.sqrt(t))
+    found = growth(t, norm, 500)
+    assert (found.start, found.best) == (5, "sqrt")
+    assert found.fits["sqrt"].r2 == pytest.approx(1, abs=1e-9)
+
+
+@pytest.mark.parametrize("norm", [np.ones(20), np.arange(1.0, 5.0), np.zeros(20)])
+def test_too_little_is_said_to_be(norm):
+    found = growth(np.arange(len(norm)) * 1.0, norm)
+    assert found.best is None
+    assert "too few" in found.sentence

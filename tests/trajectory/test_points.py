@@ -1,0 +1,89 @@
+"""A table of points says what the checkpoints would have said."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from orderone.core.errors import DataError
+from orderone.trajectory.dynamics import dynamics
+from orderone.trajectory.geometry import Neighbours
+from orderone.trajectory.points import from_norms, read_points
+from orderone.trajectory.series import from_points
+
+
+def vectors(count=12):
+    rng = np.random.default_rng(0)
+    return np.cumsum(rng.normal(size=(count, 400)), axis=0)
+
+
+def test_steps_and_alignment_follow_from_norms_and_cosines():
+    theta = vectors()
+    delta = np.diff(theta, axis=0)
+    norm, step = np.linalg.norm(theta, axis=1), np.linalg.norm(delta, axis=1)
+    cosine = np.sum(theta[1:] * theta[:-1], axis=1) / (norm[1:] * norm[:-1])
+    found = from_norms(norm, cosine)
+    assert found.step_norm == pytest.approx(step, rel=1e-9)
+    expected = np.sum(delta * theta[:-1], axis=1) / (step * norm[:-1])
+    assert found.alignment == pytest.approx(expected, rel=1e-9)
+
+
+def table(tmp_path, **columns):
+    path = tmp_path / "points.csv"
+    pl.DataFrame(columns).write_csv(path)
+    return path
+
+
+def test_layers_make_their_tower_and_its_law(tmp_path):
+    steps = np.arange(40) * 500
+    layers = {
+        f"norm_encoder_layer_{i}": np.sqrt(3.0 * i + steps * (1 + 0.1 * i)) for i in (1, 2, 3)
+    }
+    cosine = [None, *np.full(39, 0.99)]
+    found = from_points(table(tmp_path, step=steps, **layers, cosine_to_previous=cosine), start=100)
+    whole = np.sqrt(sum(each**2 for each in layers.values()))
+    assert found.groups["encoder"].norm == pytest.approx(whole, rel=1e-12)
+    assert found.laws["encoder"].best == "sqrt"
+    assert found.laws["encoder"].fits["power"].shape == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"norm_a": [1.0, 2.0]},
+        {"step": [1, 2]},
+        {"step": [2, 1], "norm_a": [1.0, 2.0]},
+        {"step": [1, 2], "norm_a": ["x", "y"]},
+    ],
+)
+def test_what_is_no_such_table_is_refused(tmp_path, columns):
+    with pytest.raises(DataError):
+        read_points(table(tmp_path, **columns))
+
+
+def neighbours(theta):
+    norm = np.linalg.norm(theta, axis=1)
+    cosine = np.sum(theta[1:] * theta[:-1], axis=1) / (norm[1:] * norm[:-1])
+    return from_norms(norm, cosine)
+
+
+def test_a_random_walk_is_misaligned_and_growth_along_itself_aligned():
+    rng = np.random.default_rng(1)
+    walk = np.cumsum(rng.normal(size=(30, 5000)), axis=0)
+    steps = np.arange(30)
+    assert dynamics(steps, neighbours(walk)).verdict == "misaligned"
+    along = walk[0] * 1.1 ** np.arange(30)[:, None]
+    found = dynamics(steps, neighbours(along))
+    assert found.verdict == "aligned"
+    assert found.aligned < 1e-6
+
+
+def test_a_schedule_tells_without_steps():
+    steps = np.arange(0, 1000, 50)
+    rates = {k: 1 / np.sqrt(k + 1) for k in range(1000)}
+    eta = np.array([rates[k] for k in range(1000)])
+    aligned = np.exp(0.05 * np.concatenate([[0], np.cumsum(eta)])[steps])
+    missing = np.full(len(steps) - 1, np.nan)
+    group = Neighbours(norm=aligned, step_norm=missing, alignment=missing, one_minus_cosine=missing)
+    found = dynamics(steps, group, rates=rates).scheduled
+    assert found["aligned"] == pytest.approx(1, abs=1e-9)
+    assert found["misaligned"] < 0.99

@@ -1,0 +1,47 @@
+"""The step behind a rounded one, against the step itself."""
+
+import pytest
+import torch
+
+from orderone.trajectory.rounding import DIGITS, Grid, exponent_counts, is_coarse, without_rounding
+
+
+def grid(x, dtype):
+    return Grid(digits=DIGITS.get(dtype), counts=exponent_counts(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("relative", [3e-6, 1e-4, 1e-3, 1e-2])
+def test_two_rounded_points_tell_the_step_between(dtype, relative):
+    generator = torch.Generator().manual_seed(0)
+    theta = torch.randn(400_000, generator=generator)
+    step = relative * torch.randn(400_000, generator=generator)
+    a, b = theta.to(dtype), (theta + step).to(dtype)
+    stored = float((b.double() - a.double()).square().sum())
+    found = without_rounding(stored, grid(a, dtype), grid(b, dtype)) ** 0.5
+    # The fewer elements jump to the next grid point, the noisier the estimate: 5 of its deviations.
+    jumps = int((a != b).sum())
+    assert found == pytest.approx(float(step.norm()), rel=0.03 + 5 / max(jumps, 1) ** 0.5)
+
+
+def test_one_rounded_point_of_two():
+    generator = torch.Generator().manual_seed(0)
+    theta = torch.randn(400_000, generator=generator)
+    step = 1e-3 * torch.randn(400_000, generator=generator)
+    a, b = theta.bfloat16(), theta + step
+    stored = float((b.double() - a.double()).square().sum())
+    found = without_rounding(stored, grid(a, torch.bfloat16), grid(b, torch.float32))
+    assert stored**0.5 > 1.5 * float(step.norm())
+    assert found**0.5 == pytest.approx(float(step.norm()), rel=0.05)
+
+
+def test_nothing_is_taken_from_full_precision():
+    x = torch.randn(1000)
+    assert without_rounding(1.25, grid(x, torch.float32), grid(x, torch.float32)) == 1.25
+
+
+def test_rounded_weights_are_known_when_widened():
+    x = torch.randn(4096)
+    assert is_coarse([x.bfloat16().float()])
+    assert not is_coarse([x])
+    assert not is_coarse([torch.ones(4096)])

@@ -1,0 +1,209 @@
+"""Whole series: each wrong checkpoint is found, and only that; resumed is the same."""
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import orderone
+from orderone.core.errors import ConfigError
+from orderone.trajectory import one_pass
+from orderone.trajectory.one_pass import Pass
+from orderone.trajectory.series import groups_of, memory_bytes, trajectory
+from orderone.trajectory.sources import open_series
+
+
+def random_walk(count=10, size=0.05, width=32):
+    generator = torch.Generator().manual_seed(0)
+    theta = {"wte.weight": 0.02 * torch.randn(50, width, generator=generator)}
+    for layer in range(2):
+        theta |= {
+            f"h.{layer}.attn.q_proj.weight": 0.02 * torch.randn(width, width, generator=generator),
+            f"h.{layer}.mlp.fc1.weight": 0.02 * torch.randn(4 * width, width, generator=generator),
+            f"h.{layer}.mlp.fc1.bias": torch.zeros(4 * width),
+            f"h.{layer}.ln_1.weight": torch.ones(width),
+        }
+    points = []
+    for _ in range(count):
+        points.append(theta)
+        theta = {
+            name: each + size * 0.02 * torch.randn(each.shape, generator=generator)
+            for name, each in theta.items()
+        }
+    return points
+
+
+def written(folder, points):
+    for i, point in enumerate(points):
+        (folder / f"step{100 * i}").mkdir(parents=True)
+        save_file(point, folder / f"step{100 * i}" / "model.safetensors")
+    return folder
+
+
+def shuffled(point, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return {n: x[torch.randperm(len(x), generator=generator)] for n, x in point.items()}
+
+
+def spoil_non_finite(points):
+    points[4]["h.1.mlp.fc1.weight"] = points[4]["h.1.mlp.fc1.weight"].clone()
+    points[4]["h.1.mlp.fc1.weight"][3, 5] = float("nan")
+    return {"step400": "non-finite"}
+
+
+def spoil_duplicate_of_the_last(points):
+    points[3] = {name: each.clone() for name, each in points[-1].items()}
+    return {"step300": "duplicate"}
+
+
+def spoil_duplicate_of_the_one_before(points):
+    points[5] = {name: each.clone() for name, each in points[4].items()}
+    return {"step500": "duplicate"}
+
+
+def spoil_off_path(points):
+    points[5] = shuffled(points[5])
+    return {"step500": "off-path"}
+
+
+def spoil_off_path_at_the_end(points):
+    points[9] = shuffled(points[9])
+    return {"step900": "off-path"}
+
+
+def spoil_nothing(points):
+    return {}
+
+
+SPOILERS = [
+    spoil_non_finite,
+    spoil_duplicate_of_the_last,
+    spoil_duplicate_of_the_one_before,
+    spoil_off_path,
+    spoil_off_path_at_the_end,
+    spoil_nothing,
+]
+
+
+@pytest.mark.parametrize("pairs", ["all", "consecutive"])
+@pytest.mark.parametrize("spoil", SPOILERS)
+def test_what_is_wrong_is_found_and_only_that(tmp_path, spoil, pairs):
+    points = random_walk()
+    wrong = spoil(points)
+    found = trajectory(written(tmp_path, points), pairs=pairs)
+    assert {each.checkpoint: each.kind for each in found.findings} == wrong
+    assert set(found.steps) == {100 * i for i in range(10)} - {int(w[4:]) for w in wrong}
+
+
+def test_two_neighbours_off_the_path_together(tmp_path):
+    points = random_walk()
+    points[4], points[5] = shuffled(points[4]), shuffled(points[5])
+    found = trajectory(written(tmp_path, points))
+    assert [(f.checkpoint, f.kind) for f in found.findings] == [
+        ("step400", "off-path"),
+        ("step500", "off-path"),
+    ]
+
+
+@pytest.mark.parametrize("pairs", ["all", "consecutive"])
+def test_rounding_is_told_with_the_step_behind_it(tmp_path, pairs):
+    points = random_walk(size=1e-3)
+    true = trajectory(written(tmp_path / "true", points), pairs=pairs)
+    points[5] = {name: each.bfloat16() for name, each in points[5].items()}
+    found = trajectory(written(tmp_path / "rounded", points), pairs=pairs)
+    assert [(f.checkpoint, f.kind) for f in found.findings] == [("step500", "low-precision")]
+    expected = true.groups["everything"].step_norm
+    assert found.groups["everything"].step_norm[5] > 1.5 * expected[5]
+    assert found.unrounded["everything"][5] == pytest.approx(expected[5], rel=0.3)
+
+
+@pytest.mark.parametrize("pairs", ["all", "consecutive"])
+def test_groups_are_measured_as_their_tensors_say(tmp_path, pairs):
+    points = random_walk(count=4)
+    found = trajectory(written(tmp_path, points), pairs=pairs)
+    stack = [n for n in points[0] if n.startswith("h.")]
+    choices = {
+        "total": stack,
+        "gains": [n for n in stack if "ln_1" in n],
+        "biases": [n for n in stack if n.endswith("bias")],
+        "layer.1": [n for n in stack if n.startswith("h.1")],
+        "role.query": [n for n in stack if "q_proj" in n],
+        "role.embedding": ["wte.weight"],
+        "everything": list(points[0]),
+    }
+    for group, names in choices.items():
+        flat = torch.stack([torch.cat([p[n].flatten() for n in names]) for p in points]).double()
+        step = (flat[1:] - flat[:-1]).norm(dim=1).numpy()
+        assert found.groups[group].norm == pytest.approx(flat.norm(dim=1).numpy(), rel=1e-7)
+        assert found.groups[group].step_norm == pytest.approx(step, rel=1e-6)
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("pairing", ["all", "consecutive"])
+def test_killed_and_resumed_is_the_same_to_the_last_bit(tmp_path, pairing, monkeypatch):
+    monkeypatch.setattr(one_pass, "_SECONDS_BETWEEN_SAVES", -1.0)
+    monkeypatch.setattr(one_pass, "_SMALLEST_CHUNK", 700)
+    points = random_walk()
+    spoil_non_finite(points)
+    checkpoints = open_series(written(tmp_path / "series", points)).checkpoints
+    groups = groups_of(checkpoints[0].tensors())
+
+    def make(state):
+        return Pass(checkpoints, groups, pairing=pairing, memory=1, state=state)
+
+    whole = make(None).run()
+    state = tmp_path / "state"
+    calls = []
+
+    def kill(done, total):
+        calls.append(done)
+        if len(calls) % 9 == 0:
+            raise KilledError
+
+    for _ in range(100):
+        try:
+            resumed = make(state).run(kill)
+            break
+        except KilledError:
+            continue
+    assert len(calls) > 18
+    assert resumed.bad == whole.bad
+    for group in groups:
+        np.testing.assert_array_equal(resumed.groups[group], whole.groups[group])
+        np.testing.assert_array_equal(resumed.unrounded[group], whole.unrounded[group])
+
+
+def test_the_state_of_another_series_is_not_taken(tmp_path):
+    first = written(tmp_path / "a", random_walk(count=3))
+    second = written(tmp_path / "b", random_walk(count=4))
+    state = tmp_path / "state"
+    trajectory(first, resume=state)
+    assert len(trajectory(second, resume=state).steps) == 4
+
+
+def test_nothing_readable_is_findings_and_no_numbers(tmp_path):
+    for i in range(2):
+        (tmp_path / f"step{i}").mkdir()
+        (tmp_path / f"step{i}" / "model.safetensors").write_bytes(b"none")
+    found = trajectory(tmp_path)
+    assert found.steps == ()
+    assert len(found.findings) == 2
+
+
+def test_the_public_name_is_room_and_function(tmp_path):
+    folder = written(tmp_path, random_walk(count=3))
+    assert orderone.trajectory(folder, memory="64MiB").steps == (0, 100, 200)
+
+
+@pytest.mark.parametrize("text", ["", "12", "1MiB", "many", "-5G"])
+def test_an_impossible_memory_is_refused(text):
+    with pytest.raises(ConfigError):
+        memory_bytes(text)
+
+
+@pytest.mark.parametrize(("text", "size"), [("512MiB", 2**29), ("1g", 2**30), (2**26, 2**26)])
+def test_sizes(text, size):
+    assert memory_bytes(text) == size
