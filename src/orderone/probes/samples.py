@@ -1,0 +1,60 @@
+"""Inputs of a model taken apart by sample, and the output that is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from orderone.core.errors import DataError, ModelError
+from orderone.core.outputs import main_tensor
+
+Inputs = Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any]
+"""A tensor, positional arguments, or arguments by name; the first axis of tensors is samples."""
+Output = Callable[[Any], Tensor]
+
+
+def sample_count(inputs: Inputs) -> int:
+    """Samples in the inputs, the same for each tensor."""
+    positional, named = _arguments(inputs)
+    tensors = [x for x in [*positional, *named.values()] if isinstance(x, Tensor)]
+    counts = {len(x) if x.ndim else 0 for x in tensors}
+    if len(counts) != 1 or not min(counts):
+        shapes = ", ".join(str(tuple(x.shape)) for x in tensors) or "none"
+        raise DataError(
+            f"inputs of shapes {shapes}",
+            expected="tensors with one number of samples, at least 1, as first axis",
+            do="stack the samples along the first axis of every tensor",
+        )
+    return counts.pop()
+
+
+def call(model: nn.Module, inputs: Inputs, samples: slice | None = None) -> Any:
+    """The model's own output, of some samples alone where ``samples`` is given."""
+    positional, named = _arguments(inputs)
+
+    def part(x: Any) -> Any:
+        return x[samples] if isinstance(x, Tensor) and samples is not None else x
+
+    return model(*(part(x) for x in positional), **{key: part(x) for key, x in named.items()})
+
+
+def chosen_output(raw: Any, output: Output | None) -> Tensor:
+    """The tensor to measure in what a model returned."""
+    found: Any = main_tensor(raw) if output is None else output(raw)
+    if not isinstance(found, Tensor) or not found.is_floating_point():
+        raise ModelError(
+            f"an output of type {type(found if output else raw).__name__}",
+            expected="a floating tensor, or something with one in it",
+            do="choose the tensor with output=...",
+        )
+    return found
+
+
+def _arguments(inputs: Inputs) -> tuple[list[Any], dict[str, Any]]:
+    if isinstance(inputs, Tensor):
+        return [inputs], {}
+    if isinstance(inputs, Mapping):
+        return [], {str(k): v for k, v in inputs.items()}
+    return list(inputs), {}

@@ -1,0 +1,257 @@
+"""The neural tangent kernel of a model as it is, by group of parameters.
+
+[DYZ23] eq. (1.96): Ĥ_12 = Σ_μ λ_G(μ) ∂f_1/∂θ_μ ∂f_2/∂θ_μ, measured exactly: no sampling, and for
+the maps of a network no gradient is ever formed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor, nn
+
+from orderone.core.errors import ConfigError
+from orderone.core.parameter_names import clean_name
+from orderone.probes.coordinates import evaluating, rms
+from orderone.probes.samples import Inputs, Output, call, chosen_output, sample_count
+from orderone.probes.tangent_groups import (
+    Groups,
+    Planned,
+    grouping,
+    trained_parameters,
+)
+from orderone.probes.tangent_memory import Cost, Layout, Tile, parse_memory, passes
+from orderone.probes.tangent_sample import Block, Parts, SamplePass
+from orderone.probes.tangent_terms import product
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tangent:
+    """A measured NTK. Rows are outputs, sample-major, of the axes ``shape``."""
+
+    groups: Mapping[str, Float64[Tensor, "a a"]]
+    """Each group's share, with its factor and, for AdamW, 1/|g|."""
+    shape: tuple[int, ...]
+    """(samples, positions…) of "mean", (samples, positions…, outputs) of "full"."""
+    gradient_size: Mapping[str, float]
+    """|g| of each group: r.m.s. of one component of the gradient."""
+
+    @property
+    def total(self) -> Float64[Tensor, "a a"]:
+        """Ĥ: the sum of all groups."""
+        return torch.stack(list(self.groups.values())).sum(0)
+
+
+def tangent(
+    model: nn.Module,
+    inputs: Inputs,
+    *,
+    groups: Planned | Groups | None = None,
+    optimizer: str = "sgd",
+    outputs: str = "mean",
+    output: Output | None = None,
+    gradient: Mapping[str, Tensor] | None = None,
+    epsilon: float | None = None,
+    memory: str | int = "512MiB",
+) -> Tangent:
+    """Ĥ of [DYZ23] eq. (1.96) over a batch of inputs, for each group of parameters.
+
+    ``groups`` is a plan, or (group, λ) by parameter name; without, groups are roles and λ = 1.
+    The last axis of the model's output are the output indices i: "full" keeps Ĥ_{i1 i2}, "mean" is
+    its trace over them divided by their number, which estimates Θ. ``output`` picks the tensor, or
+    a part of it, from what the model returns.
+
+    AdamW's kernel has λ̃/|g| for λ. |g| is each group's r.m.s.: of ``gradient`` (by parameter name)
+    where that is given, else of ∂f_i/∂θ over all outputs; the two differ by one constant at the
+    start of training. An ``epsilon`` divides by each parameter's own |g_μ| + ε instead. Without an
+    ε that has no mean: 1/|g| of a Gaussian g diverges.
+
+    Dropout is off. ``memory`` bounds what is held beside the model.
+    """
+    _check(outputs, optimizer, gradient, epsilon)
+    model = getattr(model, "_orig_mod", model)  # a compiled model shows none of its functions
+    chosen = grouping(model, groups, optimizer)
+    measurement = _Measurement(
+        parameters={n: p for n, p in trained_parameters(model).items() if n in chosen},
+        groups=chosen,
+        run=lambda sample: chosen_output(call(model, inputs, slice(sample, sample + 1)), output),
+        weights=None if epsilon is None else _weights(gradient or {}, chosen, epsilon),
+    )
+    with evaluating(model):
+        measurement.measure(sample_count(inputs), outputs, parse_memory(memory))
+    sizes = measurement.sizes() if gradient is None else _sizes_of(gradient, chosen)
+    kernels = measurement.kernels
+    if optimizer == "adamw" and epsilon is None:
+        # A group without a gradient has kernel 0, whatever it is divided by.
+        kernels = {group: K / (sizes[group] or 1.0) for group, K in kernels.items()}
+    return Tangent(groups=kernels, shape=measurement.shape, gradient_size=sizes)
+
+
+def _check(
+    outputs: str, optimizer: str, gradient: Mapping[str, Tensor] | None, epsilon: float | None
+) -> None:
+    if outputs not in ("mean", "full"):
+        raise ConfigError(f"outputs = '{outputs}'", expected="mean or full", do="choose one")
+    if epsilon is None:
+        return
+    if optimizer != "adamw" or gradient is None or not epsilon > 0:
+        raise ConfigError(
+            f"epsilon = {epsilon} with optimizer '{optimizer}', "
+            + ("no gradient" if gradient is None else "a gradient"),
+            expected="a positive epsilon, AdamW, and the gradient by parameter name",
+            do="pass optimizer='adamw' and gradient=..., or leave epsilon out",
+        )
+
+
+def _of(gradient: Mapping[str, Tensor], groups: Groups) -> dict[str, Tensor]:
+    """The given gradient of every measured parameter."""
+    found = {clean_name(name): g.detach() for name, g in gradient.items()}
+    missing = [name for name in groups if name not in found]
+    if missing:
+        raise ConfigError(
+            f"a gradient without '{missing[0]}'",
+            expected="every measured parameter by name",
+            do="pass probes.coordinates.gradients(model) after a backward pass",
+        )
+    return {name: found[name] for name in groups}
+
+
+def _weights(gradient: Mapping[str, Tensor], groups: Groups, epsilon: float) -> dict[str, Tensor]:
+    """1/(|g_μ| + ε)."""
+    return {name: 1 / (g.abs() + epsilon) for name, g in _of(gradient, groups).items()}
+
+
+def _sizes_of(gradient: Mapping[str, Tensor], groups: Groups) -> dict[str, float]:
+    """|g| of each group, of a given gradient."""
+    members: dict[str, list[Tensor]] = {}
+    for name, g in _of(gradient, groups).items():
+        members.setdefault(groups[name][0], []).append(g.flatten())
+    return {group: rms(torch.cat(parts)) for group, parts in members.items()}
+
+
+@dataclass(kw_only=True)
+class _Measurement:
+    """Kernels as they add up."""
+
+    parameters: dict[str, nn.Parameter]
+    groups: Groups
+    run: Callable[[int], Tensor]
+    weights: Mapping[str, Tensor] | None
+    kernels: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    shape: tuple[int, ...] = ()
+    _squares: dict[str, float] = field(default_factory=dict[str, float])
+    _layout: Layout = field(init=False)
+    _looked_up: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
+
+    def measure(self, samples: int, outputs: str, memory: int) -> None:
+        """All pairs of outputs, tile by tile."""
+        cost = self._prepare(samples, outputs)
+        for tiles in passes(self._layout, cost, memory):
+            for place, tile in enumerate(tiles):
+                held = self._load(tile)
+                self._pair_all(held, held)
+                for other in tiles[place + 1 :]:
+                    self._pair_all(held, self._load(other))
+        for kernel in self.kernels.values():
+            kernel.div_(self._layout.indices)
+
+    def sizes(self) -> dict[str, float]:
+        """|g|_G = √(mean over outputs of ‖∂f/∂θ_G‖² / number of parameters)."""
+        counts: dict[str, int] = {}
+        for name, (group, _) in self.groups.items():
+            counts[group] = counts.get(group, 0) + self._count(name)
+        rows = len(next(iter(self.kernels.values()))) * self._layout.indices
+        return {
+            group: math.sqrt(square / (rows * max(1, counts[group])))
+            for group, square in self._squares.items()
+        }
+
+    def _count(self, name: str) -> int:
+        """Elements; of a lookup table, those of rows that occur, as no other has a gradient."""
+        parameter = self.parameters[name]
+        if name in self._looked_up:
+            return len(self._looked_up[name]) * (parameter.numel() // len(parameter))
+        return parameter.numel()
+
+    def _prepare(self, samples: int, outputs: str) -> Cost:
+        """Shapes, empty kernels, and what an output costs, from the first sample."""
+        first = self._pass(0)
+        *positions, n_out = first.y.shape[1:]
+        count = math.prod(positions)
+        full = outputs == "full"
+        self.shape = (samples, *positions, n_out) if full else (samples, *positions)
+        self._layout = Layout(
+            samples=samples,
+            positions=count * n_out if full else count,
+            indices=1 if full else n_out,
+        )
+        rows = samples * self._layout.positions
+        names = list(dict.fromkeys(group for group, _ in self.groups.values()))
+        place = first.y.device if first.y.device.type != "mps" else torch.device("cpu")
+        self.kernels = {
+            group: torch.zeros(rows, rows, dtype=torch.float64, device=place) for group in names
+        }
+        self._squares = dict.fromkeys(names, 0.0)
+        return self._cost(first)
+
+    def _cost(self, first: SamplePass) -> Cost:
+        item = max(4, first.y.element_size())
+        each = [n * item for n in first.numbers()]
+        used = sum(use.dims[0] * use.dims[1] for use in first.uses) * item
+        kernels = sum(K.nbytes for K in self.kernels.values())
+        return Cost(
+            fixed=2 * first.bytes + kernels,
+            held=sum(each),
+            # All δ, gradients that are formed, the cotangent, and what autograd has in hand.
+            backward=used + sum(each) + 2 * first.y.nbytes + 6 * first.largest,
+            product=2 * max(each, default=0),
+        )
+
+    def _pass(self, sample: int) -> SamplePass:
+        return SamplePass(lambda: self.run(sample), self.parameters, weights=self.weights)
+
+    def _load(self, tile: Tile) -> list[tuple[Block, Parts]]:
+        """Gradients of a tile's blocks, one forward pass a sample."""
+        held: list[tuple[Block, Parts]] = []
+        current: tuple[int, SamplePass] | None = None
+        for block in tile:
+            if current is None or current[0] != block.sample:
+                current = None  # the graph before goes first
+                current = (block.sample, self._pass(block.sample))
+            of = (self._layout.positions, self._layout.indices)
+            parts = current[1].parts(block.positions, block.indices, of=of)
+            self._look(parts)
+            held.append((block, parts))
+        return held
+
+    def _look(self, parts: Parts) -> None:
+        """Notes which rows of lookup tables occur."""
+        for name, part in parts.items():
+            if isinstance(part, tuple) and all(term.fixed.ndim == 1 for term in part):
+                rows = self._looked_up.setdefault(name, set())
+                rows.update(index for term in part for index in term.fixed.tolist())
+
+    def _pair_all(self, ours: list[tuple[Block, Parts]], theirs: list[tuple[Block, Parts]]) -> None:
+        for place, (one, parts) in enumerate(ours):
+            for two, others in theirs[place:] if ours is theirs else theirs:
+                self._add(one, two, parts, others)
+
+    def _add(self, one: Block, two: Block, parts: Parts, others: Parts) -> None:
+        """⟨∂f_1, ∂f_2⟩ of two blocks, at both places of the symmetric kernel."""
+        rows, columns = self._rows(one), self._rows(two)
+        for name in parts.keys() & others.keys():
+            group, factor = self.groups[name]
+            K = product(parts[name], others[name], self.parameters[name].shape)
+            if one == two:
+                self._squares[group] += K.diagonal().sum().item()
+            self.kernels[group][rows, columns] += factor * K
+            if one != two:
+                self.kernels[group][columns, rows] += factor * K.mT
+
+    def _rows(self, block: Block) -> slice:
+        start = block.sample * self._layout.positions
+        return slice(start + block.positions.start, start + block.positions.stop)
