@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from orderone.probes.watch import watch as watch
     from orderone.scaling.plan import plan as plan
     from orderone.theory.kernels import kernels as kernels
+    from orderone.trajectory.series import trajectory as trajectory
 
 __version__ = "0.1.0"
 
@@ -18,6 +19,7 @@ _PUBLIC = {
     "coordinates": "orderone.experiments.coordinates",
     "kernels": "orderone.theory.kernels",
     "plan": "orderone.scaling.plan",
+    "trajectory": "orderone.trajectory",
     "watch": "orderone.probes.watch",
 }
 
