@@ -10,7 +10,7 @@ from tests.theory.finite import DTYPE, Dense, kernel, tangent
 
 C = {
     "patch": 0.8, "word": 0.8, "position": 0.3, "class_token": 0.5, "Q": 1.2, "K": 0.9,
-    "V": 0.7, "U": 1.3, "W": 1.1, "X": 1.6, "head": 0.9,
+    "V": 0.7, "U": 1.3, "W": 1.6, "X": 1.2, "head": 0.9,
 }  # fmt: skip
 HEAD_DIM = 4
 X = torch.randn(2, 3, 5, dtype=DTYPE, generator=torch.Generator().manual_seed(3))
@@ -80,7 +80,7 @@ def slope(x, y):
     return (((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum()).item()
 
 
-@pytest.mark.parametrize("name", ["vision", "encoder-decoder", "branch"])
+@pytest.mark.parametrize("name", ["vision", "encoder-decoder"])
 def test_one_draws_error_falls_as_one_over_the_root_of_n(name):
     """‖G − prediction‖ of single networks, r.m.s. over draws: slope −½ within 0.12, every block."""
     widths = [64, 256, 1024]
@@ -98,7 +98,7 @@ def test_one_draws_error_falls_as_one_over_the_root_of_n(name):
 @pytest.mark.parametrize("name", CASES)
 def test_the_means_bias_falls_as_one_over_n(name):
     """Mean G of many networks at n and 2n: 2 Ḡ(2n) − Ḡ(n) has no bias of order 1/n left."""
-    case, (n, draws) = CASES[name], (32, 800)
+    case, (n, draws) = CASES[name], (32, 500)
     blocks = predicted(case).blocks[:-1]
     small, large = measured_G(case, n, draws), measured_G(case, 2 * n, draws)
     for b, at_n, at_2n in zip(blocks, small, large, strict=True):
