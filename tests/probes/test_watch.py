@@ -417,6 +417,16 @@ def test_what_is_logged_is_of_the_step_taken_and_kept_as_it_was(tmp_path: Path) 
     assert frame.height == 6
 
 
+def test_a_vector_is_not_logged() -> None:
+    model = body()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with (
+        orderone.watch(model, optimizer, to=Kept()) as watch,
+        pytest.raises(ConfigError, match=r"'loss' of shape \(3,\)"),
+    ):
+        watch.log(loss=torch.zeros(3))
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -22,7 +22,7 @@ from torch.utils.hooks import RemovableHandle
 from orderone.probes.shards import local
 from orderone.probes.step import pieces, squares
 
-_FRAMES = 12  # between an optimizer's hook and the scaler that called it, wrappers included
+_FRAMES = 24  # between an optimizer's hook and the scaler that called it, wrappers included
 
 
 class GradientTap:

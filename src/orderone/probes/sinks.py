@@ -119,6 +119,10 @@ class Output:
         self._sinks = tuple(sinks)
         self._folder = folder
 
+    def __bool__(self) -> bool:
+        """Whether anybody reads: not on ranks that do not write."""
+        return bool(self._sinks)
+
     def write(self, records: Sequence[Record]) -> None:
         """Hand records to every sink, and have them written."""
         for each in self._sinks:

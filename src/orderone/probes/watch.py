@@ -110,14 +110,23 @@ class Watch:
         Scalars on a device are waited for when records are flushed, not here.
         """
         for name, value in {**(values or {}), **more}.items():
+            if isinstance(value, Tensor) and value.numel() != 1:
+                raise ConfigError(
+                    f"'{name}' of shape {tuple(value.shape)}",
+                    expected="a single number",
+                    do="log its mean, or another number made of it",
+                )
             kept = value.detach().clone() if isinstance(value, Tensor) else value
             self._logged.append((self.steps, name, kept, {}))
 
     def flush(self) -> None:
         """Write what was measured and logged; waits for the device."""
         self._flushed = time.monotonic()
-        records = list(self._own_records())
+        pending, self._pending = self._pending, []
         logged, self._logged = self._logged, []
+        if not self._output:
+            return
+        records = [record for each in pending for record in self._records(each)]
         records += [Record(s, name, float(value), labels) for s, name, value, labels in logged]
         # A stable sort: within a step, in the order measured.
         records.sort(key=lambda record: record.step)
@@ -198,11 +207,10 @@ class Watch:
     def _pieces(self) -> Pieces:
         return pieces(local(parameter) for parameter in self._parameters)
 
-    def _own_records(self) -> Iterable[Record]:
-        pending, self._pending = self._pending, []
-        for measured in pending:
-            if measured.skipped is None or float(measured.skipped) == 0:
-                yield from self._groups.records(measured.step, measured.sums.cpu())
+    def _records(self, measured: _Measured) -> Iterable[Record]:
+        if measured.skipped is not None and float(measured.skipped) > 0:
+            return ()
+        return self._groups.records(measured.step, measured.sums.cpu())
 
     def _close(self, status: str) -> None:
         for hook in self._hooks:
