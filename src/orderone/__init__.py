@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orderone.experiments.coordinates import coordinates as coordinates
+    from orderone.probes.kernel import kernel as kernel
+    from orderone.probes.tangent import tangent as tangent
     from orderone.probes.watch import watch as watch
     from orderone.scaling.plan import plan as plan
     from orderone.theory.kernels import kernels as kernels
@@ -18,7 +20,9 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "coordinates": "orderone.experiments.coordinates",
     "kernels": "orderone.theory.kernels",
+    "kernel": "orderone.probes.kernel",
     "plan": "orderone.scaling.plan",
+    "tangent": "orderone.probes.tangent",
     "trajectory": "orderone.trajectory",
     "watch": "orderone.probes.watch",
 }

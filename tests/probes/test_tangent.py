@@ -115,9 +115,9 @@ class Mixed(nn.Module):
     def __init__(self, ways: str) -> None:
         super().__init__()
         self.ways = ways
-        self.W = nn.Parameter(normal(6, 6))
-        self.b = nn.Parameter(normal(6))
-        self.g = nn.Parameter(normal(6))
+        self.W = nn.Parameter(normal(16, 16) / 4)
+        self.b = nn.Parameter(normal(16))
+        self.g = nn.Parameter(normal(16))
         self.scale = nn.Parameter(normal())
 
     def forward(self, x: Tensor) -> Tensor:
@@ -129,15 +129,15 @@ class Mixed(nn.Module):
             elif way == "m":
                 z = z @ self.W + self.b
             elif way == "e":
-                z = z + functional.embedding(torch.tensor([[0, 3, 3, 5]]), self.W, padding_idx=5)
+                z = z + functional.embedding(torch.tensor([[3, 3, 5]]), self.W, padding_idx=5)
             elif way == "a":
                 z = torch.addmm(self.b, z.flatten(0, 1), self.W).view(z.shape)
             elif way == "t":
                 z = z @ self.W.T
             elif way == "n":
-                z = functional.layer_norm(z, (6,), self.g, self.b)
+                z = functional.layer_norm(z, (16,), self.g, self.b)
             elif way == "r":
-                z = functional.rms_norm(z, (6,), self.g)
+                z = functional.rms_norm(z, (16,), self.g)
             elif way == "+":
                 z = functional.linear(z, self.W)
                 z += self.b
@@ -147,7 +147,7 @@ class Mixed(nn.Module):
 
 @pytest.mark.parametrize("ways", ["ll", "lm", "le", "me", "ea", "lt", "nr", "lnmera+", "e+", "++l"])
 def test_uses_of_one_parameter_are_summed_before_the_product(ways: str) -> None:
-    assert_dense(Mixed(ways), normal(3, 4, 6))
+    assert_dense(Mixed(ways), normal(2, 3, 16))
 
 
 class Overwriting(nn.Module):
