@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from orderone.experiments.coordinates import coordinates as coordinates
     from orderone.probes.kernel import kernel as kernel
     from orderone.probes.tangent import tangent as tangent
+    from orderone.probes.heads import heads as heads
+    from orderone.probes.saturation import saturation as saturation
     from orderone.probes.watch import watch as watch
     from orderone.scaling.plan import plan as plan
     from orderone.theory.kernels import kernels as kernels
@@ -21,7 +23,9 @@ _PUBLIC = {
     "coordinates": "orderone.experiments.coordinates",
     "kernels": "orderone.theory.kernels",
     "kernel": "orderone.probes.kernel",
+    "heads": "orderone.probes.heads",
     "plan": "orderone.scaling.plan",
+    "saturation": "orderone.probes.saturation",
     "tangent": "orderone.probes.tangent",
     "trajectory": "orderone.trajectory",
     "watch": "orderone.probes.watch",

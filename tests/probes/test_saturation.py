@@ -111,7 +111,7 @@ def test_the_exact_limit_is_approached(placement: str) -> None:
     """1 − |cosine of c = 2^k and c = ∞| falls as k grows, to nothing."""
     model = ours(placement, causal=True)
     batch = sentences((8, 5, 6))
-    exact = compared(model, [batch], lambda of: graded_parameters(of))
+    exact = compared(model, [batch, batch], lambda of: lambda: graded_parameters(of))
     distance = []
     for c in (4.0, 64.0, 1024.0, 2.0**16):
         found = saturation(model, [batch], c=c)

@@ -11,10 +11,12 @@ import typer
 from orderone import __version__
 from orderone.cli.check import check
 from orderone.cli.demo import demo
+from orderone.cli.heads import heads
 from orderone.cli.homogeneity import homogeneity
 from orderone.cli.kernels import kernels
 from orderone.cli.plan import plan
 from orderone.cli.reproduce import reproduce
+from orderone.cli.saturation import saturation
 from orderone.cli.tail import tail
 from orderone.cli.train import train
 from orderone.cli.trajectory import trajectory
@@ -57,6 +59,8 @@ app.command()(transfer)
 app.command()(train)
 app.command()(tail)
 app.command()(homogeneity)
+app.command()(saturation)
+app.command()(heads)
 app.command()(reproduce)
 app.command()(kernels)
 app.command()(trajectory)

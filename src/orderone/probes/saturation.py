@@ -27,8 +27,11 @@ from orderone.probes.scaled import ScaleOverflowError, Scaling, in_wider_type
 ALIKE = 0.99
 """Above it two tokens of one network are taken for the same, and a cosine says nothing."""
 
-Limit = Callable[[nn.Module], AbstractContextManager[object]]
-"""Within it a model is its saturated network."""
+Into = Callable[[], AbstractContextManager[object]]
+"""Within what it gives a model is its saturated network; called for every batch."""
+
+Limit = Callable[[nn.Module], Into]
+"""The way there, made once for each model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +54,11 @@ class Level:
     def says_nothing(self) -> bool:
         """Whether two other tokens are as good as the same: a cosine of 1 is then no finding."""
         return max(self.other or 0.0, self.other_saturated or 0.0) > ALIKE
+
+    @property
+    def at_chance(self) -> bool:
+        """Whether the cosine is that of two tokens, one in each network, within two errors."""
+        return self.cross is not None and self.cosine - self.cross <= max(0.01, 2 * (self.se or 0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +103,9 @@ def saturation(
     be given the same batches.
     """
 
-    def limit(of: nn.Module) -> Scaling:
-        return Scaling(of, c, selection=selection)
+    def limit(of: nn.Module) -> Into:
+        scaling = Scaling(of, c, selection=selection)  # whose checks are made once
+        return lambda: scaling
 
     given = list(batches)
     found = replace(compared(model, given, limit, by_token=by_token), c=c)
@@ -139,7 +148,7 @@ class _Comparison:
             raise DataError("no batch of text", expected="at least one sentence", do="give text")
         return self._result()
 
-    def _add(self, given: Feed, into: AbstractContextManager[object]) -> None:
+    def _add(self, given: Feed, into: Into) -> None:
         kept: dict[str, Tensor] = {}
         first = self._pass(
             given, lambda layer, rows, lengths: kept.__setitem__(layer, rows.clone())
@@ -154,7 +163,7 @@ class _Comparison:
             own = words if words is not None and len(words) == len(rows) else None
             self.layers.setdefault(layer, Alike()).add(f, rows, lengths, own)
 
-        with into:
+        with into():
             second = self._pass(given, compare)
         if first is not None and second is not None:
             self.same += int((first == second).sum())
@@ -313,12 +322,23 @@ def _said(found: Saturation) -> list[str]:
         said.append(
             f"{found.agreement:.1%} of predictions agree; {found.chance:.1%} would by chance."
         )
-    if found.random is not None:
-        pairs = zip(found.layers, found.random, strict=True)
-        below = [a.layer for a, b in pairs if a.cosine <= b.cosine]
+    chance = [each.layer for each in found.layers if each.at_chance]
+    if chance:
         said.append(
-            f"Not above random initialisation at layers {', '.join(below)}."
-            if below
-            else "Above random initialisation at every layer."
+            f"At layers {', '.join(chance)} a token is no nearer to itself in the saturated "
+            "network than to other tokens."
         )
+    if found.random is not None:
+        said.append(_beside_random(found.layers, found.random))
     return said
+
+
+def _beside_random(layers: Sequence[Level], random: Sequence[Level]) -> str:
+    """Layer 0 may be the same for all: a layer norm right after the words undoes any c."""
+    same = [a.layer for a, b in zip(layers, random, strict=True) if abs(a.cosine - b.cosine) < 1e-6]
+    pairs = [(a, b) for a, b in zip(layers, random, strict=True) if a.layer not in same]
+    below = [a.layer for a, b in pairs if a.cosine < b.cosine]
+    equal = f" (equal at {', '.join(same)})" if same else ""
+    if below:
+        return f"Not above random initialisation at layers {', '.join(below)}{equal}."
+    return f"Above random initialisation at every layer{equal}."
