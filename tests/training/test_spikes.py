@@ -245,3 +245,23 @@ def test_overflows_of_half_precision_are_no_excursions() -> None:
             watch(taken(step, 3.0, 1.0))
         watch(taken(61, 3.0, math.inf))
         assert watch.began == expected
+
+
+def test_what_was_fetched_late_is_recorded_after_resuming(tmp_path: Path) -> None:
+    """On an accelerator numbers wait: an excursion may end before a checkpoint, and be told after.
+
+    A run killed between the two takes it from its records.
+    """
+    curve = spiked(learning(140, 1), [50], 3.0, 5.0)
+    path = tmp_path / "records.jsonl"
+    whole = told(path, (curve, curve), 0, 140)
+    lines = [line for line in path.read_text().splitlines() if '"name": "spike"' not in line]
+    path.write_text("\n".join(lines) + "\n")
+    with RecordWriter(path) as records:
+        records.truncate_after(100)
+        again = attached(records, 100)
+    assert again.found == whole.found
+    frame = read_records(path)
+    written = frame.filter(frame["name"] == "spike")
+    assert written["step"].to_list() == [each.ended for each in whole.found]
+    assert len(written) == 2

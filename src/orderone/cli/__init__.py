@@ -16,6 +16,8 @@ from orderone.cli.homogeneity import homogeneity
 from orderone.cli.kernels import kernels
 from orderone.cli.plan import plan
 from orderone.cli.reproduce import reproduce
+from orderone.cli.search import search
+from orderone.cli.sweep import sweep
 from orderone.cli.saturation import saturation
 from orderone.cli.tail import tail
 from orderone.cli.train import train
@@ -57,6 +59,8 @@ app.command()(plan)
 app.command()(check)
 app.command()(transfer)
 app.command()(train)
+app.command()(search)
+app.command()(sweep)
 app.command()(tail)
 app.command()(homogeneity)
 app.command()(saturation)

@@ -16,6 +16,7 @@ from orderone.models.config import CONFIGS, WordsConfig, read_config
 from orderone.models.presets import preset
 from orderone.scaling.adapters import Source
 from orderone.training.config import Settings, TrainingConfig, checked, read_toml
+from orderone.training.rollback import SpikesConfig
 
 
 class PlanConfig(Settings):
@@ -49,6 +50,7 @@ class RunConfig(TrainingConfig):
     model: dict[str, Any]
     plan: PlanConfig = Field(default_factory=PlanConfig)
     data: DataConfig = Field(default_factory=DataConfig)
+    spikes: SpikesConfig = Field(default_factory=SpikesConfig)
 
 
 def read_run_config(path: str | Path) -> RunConfig:

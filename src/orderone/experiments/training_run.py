@@ -24,11 +24,12 @@ from orderone.experiments.run_config import DataConfig, RunConfig, model_source,
 from orderone.scaling.adapters import Source
 from orderone.scaling.plan import plan
 from orderone.training.config import differences
-from orderone.training.course import Attach, Outcome, train
+from orderone.training.course import Attach, Outcome
 from orderone.training.distributed import Ranks, checkpoint_activations, distribute, launched
 from orderone.training.losses import mean_loss, next_word_loss, next_word_loss_of_transformers
 from orderone.training.optimizers import scaling_kind
 from orderone.training.resume import clear_unborn, refuse_other
+from orderone.training.rollback import train
 
 Loss = Callable[[nn.Module, Batch], Tensor]
 
@@ -73,6 +74,7 @@ def train_run(
             groups,
             text.training,  # pyright: ignore[reportArgumentType]  # Epochs, of two kinds
             loss=loss,
+            spikes=config.spikes,
             config=config,
             attach=attach,
             evaluate=lambda: mean_loss(
