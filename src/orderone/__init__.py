@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orderone.experiments.coordinates import coordinates as coordinates
-    from orderone.probes.kernel import kernel as kernel
-    from orderone.probes.tangent import tangent as tangent
     from orderone.probes.heads import heads as heads
+    from orderone.probes.kernel import kernel as kernel
     from orderone.probes.saturation import saturation as saturation
+    from orderone.probes.tangent import tangent as tangent
     from orderone.probes.watch import watch as watch
     from orderone.scaling.plan import plan as plan
     from orderone.theory.kernels import kernels as kernels
