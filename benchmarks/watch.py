@@ -60,7 +60,8 @@ class Side:
         return time.process_time() - start
 
 
-def watched_by_wandb(side: Side, folder: Path) -> None:
+def watched_by_wandb(side: Side, folder: Path) -> Any:
+    """The run, to be finished."""
     os.environ["WANDB_MODE"] = "offline"
     os.environ["WANDB_SILENT"] = "true"
     import wandb  # pyright: ignore[reportMissingImports]
@@ -68,6 +69,7 @@ def watched_by_wandb(side: Side, folder: Path) -> None:
     run: Any = wandb.init(project="orderone", dir=str(folder))
     run.watch(side.model, log="all", log_freq=1)
     side.tick = lambda: run.log({"step": 1})
+    return run
 
 
 def resident() -> int:
@@ -101,7 +103,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     tokens = torch.randint(chosen.vocabulary, (8, 128))
-    with tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         report(measured(Path(temporary), tokens, chosen.rounds, chosen.vocabulary))
 
 
@@ -113,16 +115,17 @@ def measured(folder: Path, tokens: torch.Tensor, rounds: int, n_vocab: int) -> d
         watch(sides["each"].model, sides["each"].optimizer, to=folder / "each", every=1),
         watch(sides["tenth"].model, sides["tenth"].optimizer, to=folder / "tenth", every=10),
     ]
+    finish = [each.close for each in attached]
     if importlib.util.find_spec("wandb"):
         sides["wandb"] = Side(n_vocab, tokens.shape[1])
-        watched_by_wandb(sides["wandb"], folder)
+        finish.append(watched_by_wandb(sides["wandb"], folder).finish)
     times: dict[str, list[float]] = {name: [] for name in sides}
     names = list(sides)
     for i in range(rounds + WARM):
         for name in names[i % len(names) :] + names[: i % len(names)]:
             times[name].append(sides[name].seconds(tokens))
-    for each in attached:
-        each.close()
+    for each in finish:
+        each()
     return {
         "parameters": parameters,
         "copies": copies,
