@@ -62,7 +62,7 @@ def test_a_run_folder_with_a_page_is_left(spec, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("heads = 4", "unknown key 'heads'"),
+        ("heads = 4", "unknown setting 'heads'"),
         ("n_vocab = 2", "token 2 in inputs"),
         ("encoders = 2", "TOML"),
         ('input_kernel = "x.npy"', "one of them"),

@@ -37,10 +37,16 @@ HEADLESS = {"bert": "BertModel", "albert": "AlbertModel"}
 def outside(kind: str, *, seed: int = 0, **changes: Any) -> nn.Module:
     """A transformers model with a head, whose weights are large enough to matter."""
     transformers = pytest.importorskip("transformers")
-    settings = {"vocab_size": VOCABULARY, "intermediate_size": 32, "pad_token_id": 0, **SIZES[kind]}
+    settings = {
+        "vocab_size": VOCABULARY,
+        "intermediate_size": 32,
+        "pad_token_id": 0,
+        **SIZES[kind],
+        **changes,
+    }
     if kind in ("bert", "roberta", "albert"):
         settings["embedding_size"] = 16
-    config = transformers.AutoConfig.for_model(kind, **settings, **changes)
+    config = transformers.AutoConfig.for_model(kind, **settings)
     seq2seq = ("t5", "bart")
     causal = ("gpt2", "llama", "xlnet")
     auto = (

@@ -161,9 +161,9 @@ def test_json_is_what_the_house_says():
 
 
 BAD = {
-    "unknown key 'heads'": {"heads": 3},
-    "unknown key 'C.query'": {"C": {"query": 1.0}},
-    "Lambda.W": {"Lambda": {"W": -1.0}},
+    "unknown setting 'heads'": {"heads": 3},
+    "unknown setting 'query' of InitialConstants": {"C": {"query": 1.0}},
+    "W = -1.0 for LearningRates": {"Lambda": {"W": -1.0}},
     "activation 'gulu'": {"activation": "gulu"},
     "epsilon": {"epsilon": 0.0},
     "shape 2×3": {"inputs": [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]]},

@@ -16,9 +16,9 @@ from orderone.cli.homogeneity import homogeneity
 from orderone.cli.kernels import kernels
 from orderone.cli.plan import plan
 from orderone.cli.reproduce import reproduce
+from orderone.cli.saturation import saturation
 from orderone.cli.search import search
 from orderone.cli.sweep import sweep
-from orderone.cli.saturation import saturation
 from orderone.cli.tail import tail
 from orderone.cli.train import train
 from orderone.cli.trajectory import trajectory

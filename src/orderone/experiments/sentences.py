@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ _ROWS_UNUSED = 0.1
 """Share of the vocabulary that may have no word: models pad theirs to round numbers."""
 
 
+@runtime_checkable
 class Encoder(Protocol):
     """Sentences to tokens."""
 

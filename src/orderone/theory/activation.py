@@ -4,44 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from orderone.core.errors import ConfigError
+from orderone.core.functions import named_function
 
 Activation = Callable[[Tensor], Tensor]
+
+
+def linear(w: Tensor) -> Tensor:
+    """σ(w) = w."""
+    return w
+
 
 CLOSED = ("gelu", "relu", "erf", "linear")
 """Activations whose Gaussian averages are closed forms."""
 
-QUADRATURE: dict[str, Activation] = {
+NAMED: dict[str, Activation] = {
+    "gelu": functional.gelu,
+    "relu": functional.relu,
+    "erf": torch.erf,
+    "linear": linear,
     "tanh": torch.tanh,
     "silu": functional.silu,
     "gelu-tanh": cast(Activation, partial(functional.gelu, approximate="tanh")),
 }
-"""Named activations whose averages are integrated."""
+"""Averages of those that are not closed are integrated."""
 
 
 def activation(name: str) -> Activation:
-    """The function of a name outside ``CLOSED``: one of ours, or ``package.module:function``."""
-    if name in QUADRATURE:
-        return QUADRATURE[name]
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        raise _unknown(name)
-    try:
-        found: Any = import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise _unknown(name) from error
-    if not callable(found):
-        raise _unknown(name)
-    return cast(Activation, found)
+    """The function of a name: one of ours, or ``package.module:function`` of a module in use."""
+    return named_function("activation", name, NAMED)
 
 
 def value_and_slope(sigma: Activation, w: Tensor) -> tuple[Tensor, Tensor]:
@@ -66,11 +63,3 @@ def applied(sigma: Activation, w: Tensor) -> Tensor:
             do="correct it, or choose another",
         )
     return value
-
-
-def _unknown(name: str) -> ConfigError:
-    return ConfigError(
-        f"activation '{name}'",
-        expected=f"one of {', '.join([*CLOSED, *QUADRATURE])}, or package.module:function",
-        do="choose one",
-    )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor
 
 from orderone.core.errors import ConfigError
-from orderone.theory.activation import CLOSED, activation
+from orderone.core.settings import Settings
+from orderone.theory.activation import activation
 from orderone.theory.head import Pool
 from orderone.theory.placement import Placement
 
@@ -19,29 +20,8 @@ Constant = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class _Refusing(BaseModel):
-    """Frozen; unknown keys and impossible values are refused in one line."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True
-    )
-
-    table: ClassVar[str] = ""
-    """The table of a TOML file that the keys are in."""
-
-    if not TYPE_CHECKING:  # type checkers keep the signature that pydantic gives them
-
-        def __init__(self, **settings: Any) -> None:
-            try:
-                super().__init__(**settings)
-            except ValidationError as error:
-                raise _refusal(type(self), error) from None
-
-
-class InitialConstants(_Refusing):
+class InitialConstants(Settings):
     """C_G of [DYZ23] eqs. (1.25)–(1.33)."""
-
-    table = "C."
 
     patch: Constant = 1.0
     word: Constant = 1.0
@@ -60,11 +40,10 @@ class InitialConstants(_Refusing):
 class LearningRates(InitialConstants):
     """Λ_G of [DYZ23] eqs. (1.99)–(1.107), or with AdamW Λ̃_G of eqs. (1.108)–(1.116)."""
 
-    table = "Lambda."
     head_bias: Constant = 1.0
 
 
-class KernelSpec(_Refusing):
+class KernelSpec(Settings):
     """A network at initialisation, at infinite width, and its inputs."""
 
     stem: Literal["vision", "language"]
@@ -159,7 +138,7 @@ class KernelSpec(_Refusing):
 
     @model_validator(mode="after")
     def _possible(self) -> KernelSpec:
-        if isinstance(self.activation, str) and self.activation not in CLOSED:
+        if isinstance(self.activation, str):
             activation(self.activation)
         count = 2 * self.encoders + 3 * self.decoders
         if len(self.block_xi) != count:
@@ -267,23 +246,3 @@ def parse_spec(settings: Mapping[str, Any]) -> KernelSpec:
 def rates_of(spec: KernelSpec) -> dict[str, float]:
     """Λ_G of every group."""
     return {group: spec.rate(group) for group in LearningRates.model_fields}
-
-
-def _refusal(cls: type[_Refusing], error: ValidationError) -> ConfigError:
-    """The first of pydantic's complaints in our words, with the number of the others."""
-    first, *others = error.errors(include_url=False)
-    name = ".".join(str(part) for part in first["loc"][:2] if not str(part).startswith("function"))
-    name = f"{cls.table}{name or cls.__name__}"
-    more = f" (and {len(others)} more)" if others else ""
-    if first["type"] == "extra_forbidden":
-        return ConfigError(
-            f"unknown key '{name}'{more}",
-            expected=f"one of {', '.join(cls.model_fields)}",
-            do="remove or rename it",
-        )
-    if first["type"] == "missing":
-        return ConfigError(f"no key '{name}'{more}", expected="a value", do=f"give {name}")
-    said = first["msg"].removeprefix("Input should be ")
-    return ConfigError(
-        f"{name} = {str(first['input'])[:80]!r}{more}", expected=said, do=f"correct {name}"
-    )
