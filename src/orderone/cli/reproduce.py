@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,13 +17,21 @@ if TYPE_CHECKING:
 
 def reproduce(
     names: Annotated[list[str] | None, typer.Argument(help="Experiments; see --list.")] = None,
-    scale: Annotated[str, typer.Option(help="smoke (seconds) or laptop (minutes).")] = "smoke",
+    scale: Annotated[
+        str, typer.Option(help="smoke (seconds), laptop (minutes) or paper (days).")
+    ] = "smoke",
     everything: Annotated[bool, typer.Option("--all", help="Every experiment.")] = False,
     listing: Annotated[bool, typer.Option("--list", help="What there is.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="What the paper's exact setting would take.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Trainings side by side; by default one a core.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of the paper's own data, for --scale paper.")
+    ] = None,
     to: Annotated[Path, typer.Option(help="Folder for the run folders.")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -36,7 +45,10 @@ def reproduce(
     if dry_run:
         _dry_run(chosen, as_json)
         return
-    verdicts = _measured(chosen, scale, seed=seed, to=to, quiet=as_json)
+    side_by_side = processes or os.cpu_count() or 1
+    verdicts = _measured(
+        chosen, scale, seed=seed, to=to, processes=side_by_side, data=data, quiet=as_json
+    )
     if as_json:
         typer.echo(json.dumps({"results": [_json(verdict) for verdict in verdicts]}))
     if any(verdict.held is False for verdict in verdicts):
@@ -58,22 +70,34 @@ def _chosen(names: list[str], everything: bool, known: tuple[str, ...]) -> list[
     return list(known) if everything else names
 
 
-def _measured(names: list[str], scale: str, *, seed: int, to: Path, quiet: bool) -> list[Verdict]:
-    from orderone.core.errors import ConfigError
+def _measured(
+    names: list[str],
+    scale: str,
+    *,
+    seed: int,
+    to: Path,
+    processes: int,
+    data: Path | None,
+    quiet: bool,
+) -> list[Verdict]:
     from orderone.core.run import new_run_path
     from orderone.experiments.reproduction import reproduce as measure
+    from orderone.experiments.reproduction import scale_named
 
-    if scale not in ("smoke", "laptop"):
-        raise ConfigError(
-            f"--scale {scale}",
-            expected="smoke or laptop",
-            do="for the paper's own scale, --dry-run tells what it takes",
-        )
+    size = scale_named(scale)
     verdicts: list[Verdict] = []
     for name in names:
         path = new_run_path(to, name)
         with counted(name, quiet=quiet) as progress:
-            verdict = measure(name, scale=scale, to=path, seed=seed, progress=progress)
+            verdict = measure(
+                name,
+                scale=size,
+                to=path,
+                seed=seed,
+                processes=processes,
+                data=data,
+                progress=progress,
+            )
         verdicts.append(verdict)
         if not quiet:
             _print(verdict, path)

@@ -18,17 +18,47 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar, cast, runtime_checkable
 
+import torch
+
 from orderone.core.errors import ConfigError
 from orderone.core.record import Record, RecordWriter
 from orderone.core.run import RunFolder
+from orderone.experiments.dry_run import DryRun
+from orderone.report.charts import svg
 from orderone.report.page import Section, page
 
 Size = TypeVar("Size")
 Scale = Literal["smoke", "laptop", "paper"]
 SCALES: tuple[Scale, ...] = ("smoke", "laptop", "paper")
 
-NAMES = ("learning-rate-factors", "counting")
+NAMES = (
+    "kernel-growth",
+    "attention-gaussianity",
+    "kernel-agreement",
+    "tangent-agreement",
+    "gradient-sizes",
+    "learning-rate-factors",
+    "coordinates",
+    "vit-strategies",
+    "bart-strategies",
+    "r2c2-early",
+    "transfer",
+    "t5-norms",
+    "small-lm",
+    "saturation-pretrained",
+    "saturation-small",
+    "attended-positions",
+    "scaling-curves",
+    "alignment",
+    "dynamics",
+    "decay-grid",
+    "homogeneity-table",
+    "counting",
+)
 """In the papers' order: [DYZ23] first, then [MRGSS21]."""
+
+PICTURE = "picture.svg"
+"""The first chart of an experiment, beside its page."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,25 +91,6 @@ class Verdict:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DryRun:
-    """What the exact setting takes: nothing of it is run."""
-
-    parameters: int
-    steps: int
-    tokens: int
-    """Tokens (or patches) seen in training."""
-    flops: float
-    """6 × parameters × tokens where a model is trained."""
-    memory_bytes: int
-    """Weights, gradients and AdamW's two moments in float32; activations not counted."""
-    note: str = ""
-
-    def hours(self, flops_per_second: float) -> float:
-        """At that speed."""
-        return self.flops / flops_per_second / 3600
-
-
-@dataclass(frozen=True, kw_only=True)
 class Stage:
     """Where an experiment runs: its scale, its seed, its folder, its records, its progress bar."""
 
@@ -89,10 +100,20 @@ class Stage:
     records: RecordWriter
     progress: Callable[[int, int], None]
     """Told (done, total)."""
+    processes: int = 1
+    """How many trainings may run side by side."""
+    data: Path | None = None
+    """Folder of the paper's own data, where it is not a package's."""
 
-    def pick(self, *, smoke: Size, laptop: Size) -> Size:
-        """The setting of this scale; the paper's own scale is run by its training configuration."""
-        return smoke if self.scale == "smoke" else laptop
+    @property
+    def device(self) -> torch.device:
+        """The accelerator at the paper's scale; the smaller ones are for any machine."""
+        cuda = self.scale == "paper" and torch.cuda.is_available()
+        return torch.device("cuda" if cuda else "cpu")
+
+    def pick(self, *, smoke: Size, laptop: Size, paper: Size) -> Size:
+        """The setting of this scale."""
+        return {"smoke": smoke, "laptop": laptop, "paper": paper}[self.scale]
 
     def record(self, name: str, value: float, *, step: int = 0, **labels: str) -> None:
         """Keep a number: everything that is drawn is drawn from records."""
@@ -120,6 +141,14 @@ def experiment(name: str) -> Experiment:
     return cast(Experiment, module)
 
 
+def scale_named(name: str) -> Scale:
+    """The scale of that name on a command line."""
+    for scale in SCALES:
+        if name == scale:
+            return scale
+    raise ConfigError(f"--scale {name}", expected=f"one of {', '.join(SCALES)}", do="choose one")
+
+
 def claim(name: str) -> str:
     """The first line of an experiment's docstring."""
     return _document(name)[0].rstrip(".")
@@ -144,16 +173,26 @@ def reproduce(
     scale: Scale,
     to: Path,
     seed: int = 0,
+    processes: int = 1,
+    data: Path | None = None,
     progress: Callable[[int, int], None],
 ) -> Verdict:
-    """Run an experiment in a new run folder: records, verdict and page."""
+    """Run an experiment in a new run folder: records, verdict, picture and page."""
     chosen = experiment(name)
     run = RunFolder.create(
         to, command="reproduce", config={"name": name, "scale": scale}, seed=seed
     )
     start = time.perf_counter()
     with run.writer() as records:
-        stage = Stage(scale=scale, seed=seed, run=run, records=records, progress=progress)
+        stage = Stage(
+            scale=scale,
+            seed=seed,
+            run=run,
+            records=records,
+            progress=progress,
+            processes=processes,
+            data=data,
+        )
         outcome = chosen.reproduce(stage)
     verdict = Verdict(
         name=name,
@@ -167,6 +206,10 @@ def reproduce(
         why=outcome.why,
     )
     run.finish("done", asdict(verdict))
+    for section in outcome.sections:
+        if section.chart is not None:
+            (run.path / PICTURE).write_text(svg(section.chart), encoding="utf-8")
+            break
     text = page(title=claim(name), found=_found(verdict), sections=_sections(verdict, outcome))
     (run.path / "report.html").write_text(text, encoding="utf-8")
     return verdict

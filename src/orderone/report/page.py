@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
+
+from orderone.report.charts import Picture, svg
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,6 +17,7 @@ class Section:
 
     heading: str
     text: str = ""
+    chart: Picture | None = None
     picture: str = ""
     """SVG text that this room drew; the only string that goes into the page unescaped."""
     alternative: str = ""
@@ -29,4 +32,8 @@ def page(*, title: str, found: Sequence[str], sections: Sequence[Section]) -> st
         loader=PackageLoader("orderone.report"), autoescape=True, trim_blocks=True
     )
     template = environment.get_template("page.html")
-    return template.render(title=title, found=found, sections=sections, markup=Markup)
+    drawn = [
+        section if section.chart is None else replace(section, picture=svg(section.chart))
+        for section in sections
+    ]
+    return template.render(title=title, found=found, sections=drawn, markup=Markup)

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from orderone.asymptotics.constructions import LETTERS, Recognizer, SoftHead, letters
 from orderone.asymptotics.interpret import saturated
-from orderone.experiments.reproduction import DryRun, Outcome, Stage
+from orderone.experiments.dry_run import DryRun, untrained
+from orderone.experiments.reproduction import Outcome, Stage
 from orderone.report.page import Section
 
 PUBLISHED = "saturated transformers can count, and so recognise aⁿbⁿcⁿ"
@@ -24,8 +25,8 @@ _BATCH = 4096
 
 def reproduce(stage: Stage) -> Outcome:
     """All strings up to a length, then long strings with one letter wrong."""
-    longest = stage.pick(smoke=8, laptop=11)
-    n = stage.pick(smoke=20, laptop=60)
+    longest = stage.pick(smoke=8, laptop=11, paper=12)
+    n = stage.pick(smoke=20, laptop=60, paper=100)
     model = Recognizer(3 * n)
     wrong = tried = 0
     for length in range(1, longest + 1):
@@ -64,7 +65,7 @@ def reproduce(stage: Stage) -> Outcome:
 
 def paper() -> DryRun:
     """Nothing is trained."""
-    return DryRun(parameters=0, steps=0, tokens=0, flops=0.0, memory_bytes=0, note="set by hand")
+    return untrained("weights are set by hand")
 
 
 def _all_strings(model: Recognizer, length: int) -> tuple[int, int]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from orderone.experiments.reproduction import DryRun, Outcome, Stage
+from orderone.experiments.dry_run import DryRun, untrained
+from orderone.experiments.reproduction import Outcome, Stage
 from orderone.report.page import Section
 from orderone.scaling.monomial import ONE, Monomial
 from orderone.scaling.tables import paper_table, vision_table
@@ -83,4 +84,4 @@ def reproduce(stage: Stage) -> Outcome:
 
 def paper() -> DryRun:
     """Nothing is trained."""
-    return DryRun(parameters=0, steps=0, tokens=0, flops=0.0, memory_bytes=0, note="symbols only")
+    return untrained("symbols only")
