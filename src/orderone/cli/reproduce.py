@@ -14,6 +14,8 @@ from orderone.cli.arguments import counted
 if TYPE_CHECKING:
     from orderone.experiments.reproduction import Verdict
 
+ANSWER = {True: "held", False: "did not hold", None: "cannot be told at this scale"}
+
 
 def reproduce(
     names: Annotated[list[str] | None, typer.Argument(help="Experiments; see --list.")] = None,
@@ -39,7 +41,7 @@ def reproduce(
     from orderone.experiments.reproduction import NAMES
 
     if listing:
-        _list(as_json)
+        _list(to, as_json)
         return
     chosen = _chosen(list(names or []), everything, NAMES)
     if dry_run:
@@ -80,24 +82,31 @@ def _measured(
     data: Path | None,
     quiet: bool,
 ) -> list[Verdict]:
+    from orderone.core.errors import DataError, MissingPackageError
     from orderone.core.run import new_run_path
     from orderone.experiments.reproduction import reproduce as measure
     from orderone.experiments.reproduction import scale_named
+    from orderone.experiments.results import unmeasured
 
     size = scale_named(scale)
     verdicts: list[Verdict] = []
     for name in names:
         path = new_run_path(to, name)
-        with counted(name, quiet=quiet) as progress:
-            verdict = measure(
-                name,
-                scale=size,
-                to=path,
-                seed=seed,
-                processes=processes,
-                data=data,
-                progress=progress,
-            )
+        try:
+            with counted(name, quiet=quiet) as progress:
+                verdict = measure(
+                    name,
+                    scale=size,
+                    to=path,
+                    seed=seed,
+                    processes=processes,
+                    data=data,
+                    progress=progress,
+                )
+        except (DataError, MissingPackageError) as error:
+            if len(names) == 1:
+                raise
+            verdict = unmeasured(name, size, error)
         verdicts.append(verdict)
         if not quiet:
             _print(verdict, path)
@@ -105,8 +114,7 @@ def _measured(
 
 
 def _print(verdict: Verdict, path: Path) -> None:
-    answer = {True: "held", False: "did not hold", None: "cannot be told at this scale"}
-    typer.echo(f"{verdict.name}: {answer[verdict.held]}. {verdict.claim}.")
+    typer.echo(f"{verdict.name}: {ANSWER[verdict.held]}. {verdict.claim}.")
     typer.echo(f"  published  {verdict.published}")
     typer.echo(f"  measured   {verdict.measured}")
     if verdict.as_coded is not None:
@@ -121,24 +129,32 @@ def _json(verdict: Verdict) -> dict[str, Any]:
     return {name: getattr(verdict, name) for name in shown}
 
 
-def _list(as_json: bool) -> None:
+def _list(root: Path, as_json: bool) -> None:
     from orderone.experiments.reproduction import NAMES, claim, experiment, particulars
+    from orderone.experiments.results import last_result
 
+    found = {name: last_result(name, root) for name in NAMES}
     rows = [
         {
             "name": name,
             "claim": claim(name),
             "published": experiment(name).PUBLISHED,
             **{key.lower(): text for key, text in particulars(name).items()},
+            "last": None if last is None else _json(last.verdict),
         }
-        for name in NAMES
+        for name, last in found.items()
     ]
     if as_json:
         typer.echo(json.dumps({"experiments": rows}))
         return
-    for row in rows:
+    for row, last in zip(rows, found.values(), strict=True):
         typer.echo(f"{row['name']:<24}{row['claim']}")
         typer.echo(f"{'':<24}{row.get('source', '')}; {row.get('cost', '')}")
+        if last is not None:
+            verdict = last.verdict
+            typer.echo(
+                f"{'':<24}last: {ANSWER[verdict.held]} ({verdict.scale}): {verdict.measured}"
+            )
 
 
 def _dry_run(names: list[str], as_json: bool) -> None:

@@ -8,8 +8,10 @@ result.json     status and summary, once the run has ended
 
 import json
 import math
+import os
 import platform
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -50,6 +52,7 @@ class RunFolder:
             "seed": seed,
             "started": _now(),
             "versions": _versions(),
+            "machine": _machine(),
             "code": _commit(),
         }
         try:
@@ -210,6 +213,13 @@ def _versions() -> dict[str, str]:
         "orderone": version("orderone"),
         "platform": platform.platform(),
     }
+
+
+def _machine() -> dict[str, Any]:
+    """Cores, and the accelerator that a torch in use sees."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    name = cuda.get_device_name() if cuda is not None and cuda.is_available() else None
+    return {"cores": os.cpu_count(), "accelerator": name}
 
 
 def _commit() -> dict[str, Any] | None:
