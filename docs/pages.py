@@ -98,7 +98,8 @@ def write() -> None:
     kept = results()
     README.write_text(readme(README.read_text(encoding="utf-8"), kept), encoding="utf-8")
     PAGES.mkdir(exist_ok=True)
-    index = f"# Reproductions\n\nMade from verdicts, like every page below.\n\n{table(kept, linked='')}\n"
+    contents = table(kept, linked="")
+    index = f"# Reproductions\n\nMade from verdicts, like every page below.\n\n{contents}\n"
     (PAGES / "index.md").write_text(index, encoding="utf-8")
     for each in kept:
         (PAGES / f"{each['name']}.md").write_text(page(each), encoding="utf-8")
