@@ -7,10 +7,14 @@ import random
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from orderone.cli import run
 from orderone.core.run import RunFolder
+from orderone.data.images import images
+from orderone.models.config import VisionConfig
+from orderone.models.vision import VisionTransformer
 
 CONFIG = """
 seed = 1
@@ -33,6 +37,23 @@ lr = 0.3
 """
 OURS = 'kind = "language"\nn = 16\nH = 2\nencoders = 1\ndropout = 0.1'
 
+RESTORING = 'kind = "encoder-decoder"\nn = 16\nH = 2\nencoders = 1\ndecoders = 1\ndropout = 0.1'
+PAIRS = "vocabulary = 280\nT = 24"
+SEEING = 'kind = "vision"\nn = 16\nH = 2\nencoders = 1\npatch = 4\ndropout = 0.1'
+IMAGES = """
+seed = 1
+steps = 6
+batch_size = 300
+evaluate_every = 3
+checkpoint_every = 2
+optimizer = {{ lr = 0.3 }}
+[model]
+{model}
+[images]
+augmentation = "light"
+{images}
+"""
+
 
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
@@ -50,11 +71,30 @@ def written(text: Path, name: str = "c.toml", **changes: str) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("batches", ["packed", "sentences"])
+def spans(text: Path, **changes: str) -> str:
+    """Spans to be restored, by byte pairs of that text."""
+    path = Path(written(text, batches="spans", model=RESTORING, **changes))
+    said = path.read_text().replace('tokenizer = "words"\nvocabulary = 20\nT = 8', PAIRS)
+    path.write_text(said)
+    return str(path)
+
+
+def pictures(text: Path, model: str = SEEING, images: str = 'name = "digits"') -> str:
+    """Digits to be told apart, shifted at random."""
+    path = text.with_name("digits.toml")
+    path.write_text(IMAGES.format(model=model, images=images))
+    return str(path)
+
+
+@pytest.mark.parametrize("batches", ["packed", "sentences", "spans", "images"])
 def test_a_run_resumed_is_the_run(
     text: Path, batches: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config, whole, cut = written(text, batches=batches), text.with_name("a"), text.with_name("b")
+    if batches in ("spans", "images"):
+        config = spans(text) if batches == "spans" else pictures(text)
+    else:
+        config = written(text, batches=batches)
+    whole, cut = text.with_name("a"), text.with_name("b")
     assert run(["train", config, "--to", str(whole), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["run"] == str(whole)
@@ -73,6 +113,79 @@ def test_a_run_resumed_is_the_run(
     assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
     records = [(at / "records.jsonl").read_bytes() for at in (whole, cut)]
     assert records[0] == records[1]
+
+
+def test_images_are_told_apart(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The recorded accuracy and loss are those of the weights that were kept, counted apart."""
+    to = text.with_name("run")
+    assert run(["train", pictures(text), "--to", str(to), "--json"]) == 0
+    model = VisionTransformer(
+        VisionConfig(n=16, H=2, encoders=1, patch=4, image_size=8, channels=1, n_out=10)
+    )
+    model.load_state_dict(load_file(to / "checkpoints/step00000006/model.safetensors"))
+    digits = images("digits")
+    held_out = digits.validation.take(torch.arange(len(digits.validation)))
+    logits = model.eval()((held_out - digits.mean[0]) / digits.std[0]).detach()
+    records = RunFolder.open(to).records().filter(split="validation", step=6)
+    found = dict(records.select("name", "value").iter_rows())
+    right = (logits.argmax(1) == digits.validation.labels).double().mean().item()
+    assert found["accuracy"] == pytest.approx(right)
+    loss = torch.nn.functional.cross_entropy(logits, digits.validation.labels)
+    assert found["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    capsys.readouterr()
+    assert run(["train", pictures(text), "--to", str(text.with_name("other"))]) == 0
+    assert "nats an image" in capsys.readouterr().out
+
+
+def test_spans_are_restored(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    to = text.with_name("run")
+    config = spans(text, top='plan = { constants = "language-word", multiplier_in_fans = false }')
+    assert run(["train", config, "--to", str(to), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tokens"] == 6 * 4 * 24
+    losses = RunFolder.open(to).records().filter(split="validation")["value"]
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "images", "said"),
+    [
+        (OURS, 'name = "digits"', "a vision model"),
+        (SEEING, 'name = "digits"\nsize = 9', "divisible by patch"),
+        (SEEING + "\nn_out = 9", 'name = "digits"', "the data's 10 classes and 1×8×8"),
+        (SEEING + '\nhead = "per-token"', 'name = "digits"', "per-token"),
+        (SEEING, 'name = "digits"\nsizes = 9', "one of name, folder, size, augmentation"),
+        (SEEING, 'name = "digits"\n[data]\nT = 9', "both [data] and [images]"),
+    ],
+)
+def test_images_of_another_kind_are_one_line(
+    text: Path, model: str, images: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = pictures(text, model, images)
+    assert run(["train", config, "--to", str(text.with_name("run"))]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert said in err
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (OURS, "an encoder–decoder"),
+        (RESTORING + "\npad = 2", "pad = 2"),
+        (RESTORING + "\nT = 9", "room for the data's"),
+    ],
+)
+def test_spans_of_another_kind_are_one_line(
+    text: Path, model: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = Path(spans(text))
+    name.write_text(name.read_text().replace(RESTORING, model))
+    assert run(["train", str(name), "--to", str(text.with_name("run"))]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert said in err
+    assert run(["train", written(text, batches="spans", model=RESTORING), "--to", "x"]) == 2
+    assert "byte pairs, which have a [MASK]" in capsys.readouterr().err
 
 
 def test_a_model_of_transformers_learns(text: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,8 +13,9 @@ from torch.nn import functional
 from orderone.core.run import RunFolder
 from orderone.experiments import small_models
 from orderone.experiments.reproduction import Stage
-from orderone.experiments.small_models import Scores, SmallModel, next_word, small_model, trained
+from orderone.experiments.small_models import Scores, SmallModel, small_model, trained
 from orderone.experiments.small_text import batches, by_length, shuffled
+from orderone.experiments.small_training import next_word
 from orderone.trajectory.series import trajectory
 
 TINY = SmallModel(
@@ -44,7 +45,7 @@ def test_a_model_learns_and_is_trained_once(stage: Stage, monkeypatch: pytest.Mo
     assert first.losses[first.best_step] == min(list(first.losses.values())[1:])
     assert first.losses[first.best_step] < first.losses[0]
     assert first.steps == 8
-    monkeypatch.setattr(small_models, "_train", None)
+    monkeypatch.setattr(small_models, "train", None)
     again = trained(stage, TINY)
     for a, b in zip(first.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(a, b)
@@ -74,7 +75,6 @@ def test_scores_agree_with_sentences_one_at_a_time(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(("mask", "harmless"), [("causal", True), ("zero", False)])
-@torch.no_grad()
 def test_padding_is_a_word_where_the_mask_leaks(
     stage: Stage, mask: Literal["causal", "zero"], harmless: bool
 ) -> None:
@@ -83,7 +83,7 @@ def test_padding_is_a_word_where_the_mask_leaks(
     rows = by_length(split)[:4]
     (padded,) = batches(split, rows, size=4, padded=True)
     (cut,) = batches(split, rows, size=4, padded=False)
-    losses = [float(next_word(model, each)) for each in (padded, cut)]
+    losses = [next_word(model, each).item() for each in (padded, cut)]
     assert (losses[0] == pytest.approx(losses[1], rel=1e-6)) is harmless
 
 

@@ -267,6 +267,15 @@ def test_clamped_float16_counts_as_overflow() -> None:
     assert in_range(torch.tensor([1e19], dtype=torch.float64))
 
 
+@pytest.mark.parametrize("kind", ["llama", "t5"])
+def test_norms_that_square_in_float32_are_not_believed_in_float64(kind: str) -> None:
+    """There hidden states become 0 in silence, and the cosine with them."""
+    batch = for_kind(kind, padded((5, 3)))
+    for model in (outside(kind), outside(kind).float()):
+        with pytest.raises(ModelError, match="float32, in which its norms square, at layer"):
+            saturation(model, [batch], c=2.0**30)
+
+
 def test_images_of_ours_and_both_stacks() -> None:
     vision = build(VisionConfig(n=16, H=2, encoders=1, image_size=16, patch=8, n_out=5), seed=0)
     generator = torch.Generator().manual_seed(0)

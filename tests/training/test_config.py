@@ -35,6 +35,7 @@ GOOD: dict[str, Any] = {"steps": 10, "batch_size": 8}
         ({"optimizer": {"lr": float("nan")}}, "optimizer.lr = nan"),
         ({"micro_batch": 3}, "batch_size = 8 with micro_batch = 3"),
         ({"schedule": {"warmup": 11}}, "warmup = 11 with steps = 10"),
+        ({"schedule": {"length": 9}}, "schedule.length = 9 with steps = 10"),
         ({"precision": "float16", "parallel": "fsdp"}, "'float16' with parallel = 'fsdp'"),
     ],
 )

@@ -32,10 +32,12 @@ def train(
     if as_json:
         typer.echo(json.dumps({"run": str(done.run.path), **asdict(outcome)}))
         return
-    typer.echo(f"{outcome.steps:,} steps, {outcome.tokens_per_second:,.0f} tokens/s.")
+    rate = f", {outcome.tokens_per_second:,.0f} tokens/s" if outcome.tokens else ""
+    typer.echo(f"{outcome.steps:,} steps{rate}.")
     if outcome.validation is not None and outcome.best_validation is not None:
+        unit = "a token" if outcome.tokens else "an image"
         typer.echo(
-            f"Validation loss {outcome.validation:.4f} nats a token; the best, "
+            f"Validation loss {outcome.validation:.4f} nats {unit}; the best, "
             f"{outcome.best_validation:.4f}, at step {outcome.best_step:,}."
         )
     typer.echo(f"Run folder: {done.run.path}")

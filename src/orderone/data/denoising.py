@@ -44,6 +44,11 @@ class DenoisingBatch:
     targets: Int[Tensor, "B T"]
     target_real: Bool[Tensor, "B T"]
 
+    @property
+    def tokens(self) -> Int[Tensor, "B T"]:
+        """What is predicted from, and counted: the decoder's side."""
+        return self.target_in
+
     def to(self, device: torch.device | str) -> "DenoisingBatch":
         """The same batch on ``device``."""
         moved = {name: tensor.to(device, non_blocking=True) for name, tensor in vars(self).items()}

@@ -22,6 +22,11 @@ class ImageBatch:
     images: Float[Tensor, "b c h w"]
     targets: Int[Tensor, "b"] | Float[Tensor, "b k"]
 
+    def to(self, device: torch.device | str) -> "ImageBatch":
+        """The same batch on ``device``."""
+        moved = {name: tensor.to(device, non_blocking=True) for name, tensor in vars(self).items()}
+        return ImageBatch(**moved)
+
 
 class ImageBatches:
     """An iterator over batches whose every number follows from (seed, step, rank).

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, model_validator
 
 from orderone.core.errors import ConfigError
-from orderone.data.tokenizer import Tokenizer
+from orderone.experiments.demands import Demands
 from orderone.experiments.sources import OurSource, source
-from orderone.models.config import CONFIGS, WordsConfig, read_config
+from orderone.models.config import CONFIGS, read_config
 from orderone.models.presets import preset
 from orderone.scaling.adapters import Source
 from orderone.training.config import Settings, TrainingConfig, checked, read_toml
@@ -26,6 +25,8 @@ class PlanConfig(Settings):
     s: float | None = None
     constants: str | dict[str, float] | None = None
     base_width: PositiveInt | None = None
+    multiplier_in_fans: bool = True
+    """False drops M from the factors of W and X, as the paper's runs did."""
 
 
 class DataConfig(Settings):
@@ -36,12 +37,26 @@ class DataConfig(Settings):
     limit: PositiveInt | None = None
     """Bytes of ``stdlib``."""
     tokenizer: Literal["byte-pairs", "words"] = "byte-pairs"
+    tokenizer_folder: str | None = None
+    """Byte pairs that are read, such as GPT-2's, instead of learned from the corpus."""
     vocabulary: PositiveInt = 4096
     """Most tokens, the special ones included."""
     T: PositiveInt = 128
     """Tokens of a sequence."""
-    batches: Literal["packed", "sentences"] = "packed"
-    """Windows of one long text, or sentences bucketed by length."""
+    batches: Literal["packed", "sentences", "spans"] = "packed"
+    """Windows of one long text, sentences bucketed by length, or spans to be restored."""
+
+
+class ImagesConfig(Settings):
+    """A set of images, in place of a corpus."""
+
+    name: str
+    """``digits``, ``mnist``, ``fashion-mnist``, or the path of a folder."""
+    folder: str | None = None
+    size: PositiveInt | None = None
+    """Pixels of a side; as they are, and 224 for image files, where not given."""
+    augmentation: str = "none"
+    """``light`` or ``paper``; see ``data.augmentation``."""
 
 
 class RunConfig(TrainingConfig):
@@ -50,7 +65,17 @@ class RunConfig(TrainingConfig):
     model: dict[str, Any]
     plan: PlanConfig = Field(default_factory=PlanConfig)
     data: DataConfig = Field(default_factory=DataConfig)
+    images: ImagesConfig | None = None
+    """What a model of images learns from; there is no corpus then."""
     spikes: SpikesConfig = Field(default_factory=SpikesConfig)
+
+    @model_validator(mode="after")
+    def _one_kind_of_data(self) -> RunConfig:
+        if self.images is not None and self.data != DataConfig():
+            raise ConfigError(
+                "both [data] and [images]", expected="one of the two", do="remove the other"
+            )
+        return self
 
 
 def read_run_config(path: str | Path) -> RunConfig:
@@ -58,26 +83,19 @@ def read_run_config(path: str | Path) -> RunConfig:
     return checked(RunConfig, read_toml(path))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Words:
-    """What the data demands of a model: so many words, sequences so long."""
+def model_source(model: Mapping[str, Any], demands: Demands) -> Source:
+    """The model that a configuration speaks of, checked to be one that learns from the data.
 
-    vocabulary: int
-    T: int
-
-
-def model_source(model: Mapping[str, Any], words: Words) -> Source:
-    """The model that a configuration speaks of, checked to be one that learns from text.
-
-    A ``kind`` without ``n_vocab`` or ``T`` takes them from the data.
+    A ``kind`` without ``n_vocab`` and ``T``, or ``image_size``, ``channels`` and ``n_out``, takes
+    them from the data.
     """
-    found = _source(dict(model), words)
+    found = _source(dict(model), demands)
     if isinstance(found, OurSource):
-        _require_fit(found.config, words)
+        demands.require_fit(found.config)
     return found
 
 
-def _source(model: dict[str, Any], words: Words) -> Source:
+def _source(model: dict[str, Any], demands: Demands) -> Source:
     if ("name" in model) == ("kind" in model):
         raise ConfigError(
             f"a [model] with {', '.join(model) or 'nothing'}",
@@ -85,9 +103,10 @@ def _source(model: dict[str, Any], words: Words) -> Source:
             do="give one of the two",
         )
     if "kind" in model:
-        if model["kind"] == "language":
-            model = {"n_vocab": words.vocabulary, "T": words.T, **model}
-        return OurSource(name=str(model["kind"]), config=read_config(model))
+        if model["kind"] in CONFIGS and model["kind"] != demands.kind:
+            raise demands.another(f"a model of kind '{model['kind']}'")
+        config = read_config({**demands.settings(), **model})
+        return OurSource(name=str(model["kind"]), config=config)
     name = model.pop("name")
     if not isinstance(name, str):
         raise ConfigError(f"model.name = {name!r}", expected="a string", do="correct it")
@@ -101,25 +120,3 @@ def _source(model: dict[str, Any], words: Words) -> Source:
             do="change that model's own configuration",
         )
     return source(name)
-
-
-def _require_fit(config: Any, words: Words) -> None:
-    if config.kind != "language" or not config.causal:
-        raise ConfigError(
-            f"a model of kind '{config.kind}'"
-            + ("" if config.kind != "language" else ", not causal"),
-            expected="a causal language model, which learns the next word of a corpus",
-            do=f"choose kind = 'language' (of {', '.join(CONFIGS)}) with causal = true",
-        )
-    assert isinstance(config, WordsConfig)
-    if config.n_vocab < words.vocabulary or config.T < words.T:
-        raise ConfigError(
-            f"a model with n_vocab = {config.n_vocab} and T = {config.T}",
-            expected=f"room for the data's {words.vocabulary} words and T = {words.T}",
-            do="enlarge the model, or lower data.vocabulary and data.T",
-        )
-
-
-def words_of(tokenizer: Tokenizer, data: DataConfig) -> Words:
-    """What the data demands of a model."""
-    return Words(vocabulary=len(tokenizer), T=data.T)

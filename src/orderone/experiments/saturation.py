@@ -21,10 +21,18 @@ from orderone.core.selection import Selection, selected
 from orderone.data.real_text import some_sentences
 from orderone.experiments.loaded import Loaded, loaded
 from orderone.experiments.sentences import LONGEST, TOKENS, Sentences, sentence_batches
+from orderone.probes.curve import scaling_curve, without_biases
 from orderone.probes.heads import Heads, heads
-from orderone.probes.saturation import Into, Saturation, compared, saturation
+from orderone.probes.saturation import Into, Limit, Saturation, compared, saturation
 
-__all__ = ["Measured", "exact_saturation", "measured_heads", "measured_saturation"]
+__all__ = [
+    "Curves",
+    "Measured",
+    "exact_saturation",
+    "measured_heads",
+    "measured_saturation",
+    "scaling_curves",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +43,18 @@ class Measured:
     exact: Saturation | None
     """By graded values: c = ∞, where every operation has a rule."""
     sentences: Sentences
+    curves: Curves | None = None
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curves:
+    """Cosine of f(x; cθ) and sf(x; θ) over c, with and without biases, [MRGSS21] Fig. 4."""
+
+    given: tuple[Saturation, ...]
+    without_biases: tuple[Saturation, ...]
+    exact: bool
+    """Against the limit itself; else against f at c = 1024."""
 
 
 def measured_saturation(
@@ -48,13 +67,15 @@ def measured_saturation(
     stack_only: bool = False,
     exact: bool = False,
     by_token: bool = False,
+    cs: Sequence[float] | None = None,
     longest: int = LONGEST,
     tokens: int = TOKENS,
     tokenizer: Path | None = None,
 ) -> Measured:
     """Saturation of MODEL on sentences of ``text``, with random initialisations if it is trained.
 
-    With ``stack_only`` embeddings and the head are left as they are.
+    With ``stack_only`` embeddings and the head are left as they are; ``cs`` asks for its scaling
+    curves too.
     """
     given, sentences = _given(model, text, count, longest, tokens, tokenizer)
     selection = Selection() if stack_only else None
@@ -70,7 +91,15 @@ def measured_saturation(
     notes = () if given.folder else ("These weights are random: a model that is not trained.",)
     limit, note = _exact(given.model, sentences, selection) if exact else (None, ())
     found = replace(found, notes=(*found.notes, *notes, *note))
-    return Measured(found=found, exact=limit, sentences=sentences, notes=found.notes)
+    batches = sentences.batches
+    curves = cs and scaling_curves(given.model, batches, cs=cs, selection=selection)
+    return Measured(
+        found=found,
+        exact=limit,
+        sentences=sentences,
+        curves=curves or None,
+        notes=found.notes,
+    )
 
 
 def measured_heads(
@@ -96,13 +125,47 @@ def exact_saturation(
 ) -> Saturation:
     """The same against lim f(x; cθ) itself, in float64, from a copy; ModelError without a rule."""
     wide = copy.deepcopy(model).double()
-    scaled = None if selection is None else list(selected(wide, selection))
+    everything = compared(wide, batches, exact_limit(selection))
+    return replace(everything, c=float("inf"))
+
+
+def exact_limit(selection: Selection | None = None) -> Limit:
+    """lim f(x; cθ) by graded values, for ``compared`` and ``scaling_curve``."""
 
     def limit(of: nn.Module) -> Into:
+        scaled = None if selection is None else list(selected(of, selection))
         return lambda: graded_parameters(of, scaled=scaled)
 
-    everything = compared(wide, batches, limit)
-    return replace(everything, c=float("inf"))
+    return limit
+
+
+def scaling_curves(
+    model: nn.Module,
+    batches: Sequence[object],
+    *,
+    cs: Sequence[float],
+    selection: Selection | None = None,
+) -> Curves:
+    """Of any model: in float64 to the exact limit, or as it is to c = 1024 where there is none."""
+    wide = copy.deepcopy(model).double()
+    try:
+        return _curves(wide, batches, cs, exact_limit(selection), selection)
+    except ModelError:
+        return _curves(model, batches, cs, None, selection)
+
+
+def _curves(
+    model: nn.Module,
+    batches: Sequence[object],
+    cs: Sequence[float],
+    limit: Limit | None,
+    selection: Selection | None,
+) -> Curves:
+    given, bare = (
+        scaling_curve(each, batches, cs=cs, limit=limit, selection=selection)
+        for each in (model, without_biases(model))
+    )
+    return Curves(given=given, without_biases=bare, exact=limit is not None)
 
 
 def _given(

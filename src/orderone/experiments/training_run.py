@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from orderone.core.errors import ConfigError, ModelError
+from orderone.core.errors import ConfigError
 from orderone.core.run import RunFolder, new_run_path
-from orderone.data.batches import Batch, PackedStream, SentenceBatches
-from orderone.data.bpe import BytePairs
-from orderone.data.corpora import corpus
-from orderone.data.tokenizer import Tokenizer
-from orderone.data.vocabulary import Vocabulary
-from orderone.experiments.run_config import DataConfig, RunConfig, model_source, words_of
-from orderone.scaling.adapters import Source
+from orderone.experiments.demands import Demands, Loss, Pictures
+from orderone.experiments.lesson import Lesson, lesson_of
+from orderone.experiments.run_config import RunConfig, model_source
 from orderone.scaling.plan import plan
 from orderone.training.config import differences
-from orderone.training.course import Attach, Outcome
+from orderone.training.course import Attach, Evaluate, Outcome
 from orderone.training.distributed import Ranks, checkpoint_activations, distribute, launched
-from orderone.training.losses import mean_loss, next_word_loss, next_word_loss_of_transformers
+from orderone.training.losses import class_scores, mean_loss
 from orderone.training.optimizers import scaling_kind
 from orderone.training.resume import clear_unborn, refuse_other
 from orderone.training.rollback import train
-
-Loss = Callable[[nn.Module, Batch], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,15 +34,6 @@ class Ended:
     outcome: Outcome
     leads: bool
     """Whether this process is the one that speaks of it."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Text:
-    """A corpus, tokenised."""
-
-    tokenizer: Tokenizer
-    training: Iterable[Batch]
-    validation: list[Batch]
 
 
 def train_run(
@@ -64,22 +47,20 @@ def train_run(
     """Carries ``config`` out in the folder ``to``; with ``resumes``, goes on where it was left."""
     with launched(config.parallel, timeout=config.timeout) as ranks:
         _seed(config.seed, ranks)
-        text = _text(config, ranks)
-        model, groups, loss = _model(config, text.tokenizer, ranks)
+        lesson = lesson_of(config, ranks)
+        model, groups, loss = _model(config, lesson.demands, ranks)
         run, goes_on = _folder(config, to, resumes, ranks)
         if ranks.leads:
-            _save_tokenizer(text.tokenizer, run.path)
+            lesson.save(run.path)
         outcome = train(
             model,
             groups,
-            text.training,  # pyright: ignore[reportArgumentType]  # Epochs, of two kinds
+            lesson.training,
             loss=loss,
             spikes=config.spikes,
             config=config,
             attach=attach,
-            evaluate=lambda: mean_loss(
-                model, text.validation, loss=loss, precision=config.precision, ranks=ranks
-            ),
+            evaluate=_evaluation(model, lesson, loss, config, ranks),
             run=run,
             resumes=goes_on,
             ranks=ranks,
@@ -97,64 +78,30 @@ def _seed(seed: int, ranks: Ranks) -> None:
     torch.manual_seed(seed + ranks.rank)
 
 
-def _text(config: RunConfig, ranks: Ranks) -> Text:
-    data = config.data
-    found = corpus(data.corpus, folder=data.folder, limit=data.limit)
-    tokenizer = _tokenizer(data, found.train)
-    make = _packed if data.batches == "packed" else _sentences
-    held_out = make(tokenizer, found.validation, config, ranks, shuffle=False)
-    count = max(1, config.evaluation_batches // ranks.world)
-    return Text(
-        tokenizer=tokenizer,
-        training=make(tokenizer, found.train, config, ranks, shuffle=True),
-        validation=list(islice(held_out, count)),
-    )
-
-
-def _tokenizer(data: DataConfig, lines: list[str]) -> Tokenizer:
-    if data.tokenizer == "words":
-        return Vocabulary.build(lines, size=data.vocabulary)
-    return BytePairs.train(lines, size=data.vocabulary)
-
-
-def _packed(
-    tokenizer: Tokenizer, lines: list[str], config: RunConfig, ranks: Ranks, *, shuffle: bool
-) -> PackedStream:
-    return PackedStream(
-        tokenizer.encode_many(lines).tokens,
-        T=config.data.T,
-        batch_size=config.part,
-        seed=config.seed,
-        shuffle=shuffle,
-        epochs=None if shuffle else 1,
-        rank=ranks.rank,
-        world=ranks.world,
-    )
-
-
-def _sentences(
-    tokenizer: Tokenizer, lines: list[str], config: RunConfig, ranks: Ranks, *, shuffle: bool
-) -> SentenceBatches:
-    return SentenceBatches(
-        tokenizer.encode_many(lines),
-        pad=tokenizer.pad,
-        T=config.data.T,
-        batch_size=config.part,
-        seed=config.seed,
-        shuffle=shuffle,
-        epochs=None if shuffle else 1,
-        rank=ranks.rank,
-        world=ranks.world,
+def _evaluation(
+    model: nn.Module, lesson: Lesson, loss: Loss, config: RunConfig, ranks: Ranks
+) -> Evaluate:
+    """The loss on what was held out; of images the accuracy too."""
+    precision = config.precision
+    if isinstance(lesson.demands, Pictures):
+        return lambda: class_scores(
+            model,
+            (batch.to(ranks.device) for batch in lesson.validation()),
+            precision=precision,
+            ranks=ranks,
+        )
+    return lambda: mean_loss(
+        model, lesson.validation(), loss=loss, precision=precision, ranks=ranks
     )
 
 
 def _model(
-    config: RunConfig, tokenizer: Tokenizer, ranks: Ranks
+    config: RunConfig, demands: Demands, ranks: Ranks
 ) -> tuple[nn.Module, list[dict[str, Any]], Loss]:
     """The model on its ranks, its groups, and its loss."""
-    chosen = model_source(config.model, words_of(tokenizer, config.data))
+    chosen = model_source(config.model, demands)
     model = chosen.build(device="cpu", seed=config.seed)
-    _require_words(model, chosen, len(tokenizer))
+    demands.require_outside(model, chosen.kind)
     asked = config.plan
     made = plan(
         model,
@@ -163,6 +110,7 @@ def _model(
         constants=asked.constants,
         base_width=asked.base_width,
         make=None if asked.base_width is None else chosen.build,
+        multiplier_in_fans=asked.multiplier_in_fans,
     )
     made.initialize_(seed=config.seed)
     model.to(ranks.device)
@@ -178,33 +126,8 @@ def _model(
         optimizer=scaling_kind(optimizer.name),
         model=placed,
     )
-    transformers = chosen.kind == "transformers"
-    base = next_word_loss_of_transformers if transformers else next_word_loss
+    base = demands.loss(chosen.kind)
     return placed, groups, lambda network, batch: base(network, batch.to(ranks.device))
-
-
-def _require_words(model: nn.Module, chosen: Source, words: int) -> None:
-    if chosen.kind == "timm":
-        raise ConfigError(
-            f"model '{chosen.name}', of images",
-            expected="a causal language model, which learns the next word of a corpus",
-            do="choose another model",
-        )
-    if chosen.kind != "transformers":
-        return
-    if not type(model).__name__.endswith(("ForCausalLM", "LMHeadModel")):
-        raise ModelError(
-            f"a {type(model).__name__}",
-            expected="a causal language model, such as LlamaForCausalLM",
-            do="name one under 'architectures' in its config.json",
-        )
-    settings: Any = model.config
-    if settings.vocab_size < words:
-        raise ConfigError(
-            f"vocab_size = {settings.vocab_size} for a text of {words} words",
-            expected="a row for every word",
-            do="enlarge the model's vocabulary, or lower data.vocabulary",
-        )
 
 
 def _folder(
@@ -251,10 +174,3 @@ def _left(settings: dict[str, Any]) -> Path:
         expected="a run that was started with it",
         do="name its folder with --to",
     )
-
-
-def _save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    if isinstance(tokenizer, BytePairs):
-        tokenizer.save(folder / "tokenizer")
-    elif isinstance(tokenizer, Vocabulary):
-        tokenizer.save(folder / "vocabulary.json")

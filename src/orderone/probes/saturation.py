@@ -133,6 +133,7 @@ class _Comparison:
     def __init__(self, model: nn.Module, *, by_token: bool) -> None:
         self.model, self.by_token = model, by_token
         self.time_first = is_time_first(model)
+        self.norms_in_float32 = hasattr(getattr(model, "config", None), "model_type")
         self.layers: dict[str, Alike] = {}
         self.predicted: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
         self.same, self.sentences = 0, 0
@@ -180,7 +181,7 @@ class _Comparison:
             rows, lengths = real_rows(value, given.of_tower(tower), time_first=self.time_first)
             label = f"{tower}.{layer}" if tower else layer
             last[:] = [value]
-            if not in_range(rows):
+            if not in_range(rows, norms_in_float32=self.norms_in_float32):
                 too_large.append(label)
             if not too_large:
                 use(label, rows, lengths)
@@ -188,8 +189,18 @@ class _Comparison:
         with hidden_states(self.model, keep):
             output = self.model(*given.arguments, **given.keywords)
         if too_large:
-            raise _overflow(too_large[0], last[0].dtype)
+            raise self._overflow(too_large[0], last[0].dtype)
         return _predictions(output, given, last[0])
+
+    def _overflow(self, layer: str, dtype: torch.dtype) -> ScaleOverflowError:
+        name = str(dtype).removeprefix("torch.")
+        if self.norms_in_float32 and dtype == torch.float64:
+            name = "float32, in which its norms square,"
+        return ScaleOverflowError(
+            f"hidden states beyond the range of {name} at layer {layer}",
+            expected="finite numbers",
+            do="take a smaller c or a wider type",
+        )
 
     def _result(self) -> Saturation:
         layers = tuple(_level(name, each) for name, each in self.layers.items())
@@ -219,26 +230,19 @@ def leading(x: Tensor) -> Tensor:
     return lead if isinstance(lead, Tensor) else x
 
 
-def in_range(x: Tensor) -> bool:
+def in_range(x: Tensor, *, norms_in_float32: bool = False) -> bool:
     """Whether numbers, and their squares where norms take them, are within the type's range.
 
     transformers clamps float16 1,000 below its largest number (T5, BART): what comes close is no
-    result either. Its norms square in float32, in which float16 has room; other types have not.
+    result either. Its norms (Llama, T5) square in float32, whatever the model's type: there float16
+    has room, and float64 no more than float32 has.
     """
     if not x.numel():
         return True
-    info = torch.finfo(x.dtype)
+    narrow = norms_in_float32 and x.dtype == torch.float64
+    info = torch.finfo(torch.float32 if narrow else x.dtype)
     limit = info.max - 1024 if x.dtype == torch.float16 else info.max**0.5 / 256
     return bool(x.isfinite().all()) and float(x.abs().max()) < limit
-
-
-def _overflow(layer: str, dtype: torch.dtype) -> ScaleOverflowError:
-    name = str(dtype).removeprefix("torch.")
-    return ScaleOverflowError(
-        f"hidden states beyond the range of {name} at layer {layer}",
-        expected="finite numbers",
-        do="take a smaller c or a wider type",
-    )
 
 
 def _predictions(output: Any, given: Feed, last: Tensor) -> Tensor | None:

@@ -10,11 +10,14 @@ import altair as alt
 import polars as pl
 
 from orderone.core.errors import ConfigError
-from orderone.report.theme import PALETTE, configuration
+from orderone.report.columns import Columns
+from orderone.report.theme import GREY, PALETTE, configuration
 
 FORMATS = (".svg", ".png", ".pdf", ".json")
 ROOM = 1.5
 """Factor that a logarithmic panel shows above its highest and below its lowest point."""
+DASHES = [6, 4]
+LOW, HIGH = "lower end", "upper end"
 
 
 def lines(
@@ -47,6 +50,58 @@ def lines(
             tooltip=[alt.Tooltip(name) for name in frame.columns],
         )
         .properties(width=560, height=300)
+        .configure(**configuration())
+    )
+
+
+def estimates(
+    frame: pl.DataFrame,
+    *,
+    x: tuple[str, str],
+    y: tuple[str, str],
+    error: str,
+    colour: tuple[str, str] | None = None,
+    reference: tuple[float | str, str] | None = None,
+    title: str,
+    subtitle: str = "",
+    log_x: bool = False,
+    log_y: bool = False,
+) -> alt.LayerChart:
+    """Points of column y over column x, each with a bar of one standard error, column ``error``.
+
+    A text column x makes a place for each of its values, in the frame's order. ``reference`` is
+    (what, label), drawn dashed: a number is a level; a name is a column, joined by a line in x,
+    one each colour. A missing error has no bar.
+    """
+    columns = Columns(_with_ends(frame, y[0], error, log=log_y))
+    if frame.schema[x[0]].is_numeric():
+        along = alt.X(columns[x[0]], type="quantitative", title=x[1], scale=_scale(log_x))
+    else:
+        along = alt.X(columns[x[0]], type="ordinal", title=x[1], sort=None)
+    up = alt.Y(type="quantitative", title=y[1], scale=_scale(log_y))
+    drawn = alt.Chart(columns.frame).encode(x=along)
+    if colour is not None:
+        drawn = drawn.encode(color=_colour(columns[colour[0]], colour[1]))
+    bars = drawn.mark_rule(strokeWidth=1.5).encode(y=up.field(columns[LOW]), y2=columns[HIGH])
+    points = drawn.mark_point(filled=True, size=50, opacity=1).encode(
+        y=up.field(columns[y[0]]), tooltip=columns.tooltip(*frame.columns)
+    )
+    layers: list[alt.Chart] = [bars, points]
+    said = [*([subtitle] if subtitle else []), "bars: one standard error"]
+    if reference is not None:
+        what, label = reference
+        # A frame of one row: a rule drawn from every row would darken its dashes.
+        level = what if isinstance(what, str) else pl.DataFrame({"level": [float(what)]})
+        layers.insert(
+            0,
+            drawn.mark_line(strokeDash=DASHES, strokeWidth=1.5).encode(y=up.field(columns[level]))
+            if isinstance(level, str)
+            else alt.Chart(level).mark_rule(strokeDash=DASHES, strokeWidth=1.5, color=GREY).encode(y=up.field("level")),
+        )
+        said.insert(-1, f"dashed: {label}")
+    drawing = alt.LayerChart(layer=layers)
+    return drawing.properties(
+        title=alt.TitleParams(title, subtitle="; ".join(said)), width=560, height=300)
         .configure(**configuration())
     )
 
@@ -169,6 +224,23 @@ def _geometric_means(frame: pl.DataFrame, by: list[str], value: str) -> pl.DataF
         low=(pl.col("mean") - pl.col("spread")).exp(),
         high=(pl.col("mean") + pl.col("spread")).exp(),
     )
+
+
+def _with_ends(frame: pl.DataFrame, value: str, error: str, *, log: bool) -> pl.DataFrame:
+    """The frame with both ends of each error bar; on a logarithmic axis they stay above zero."""
+    reach = pl.col(error).fill_nan(None)
+    ends = frame.with_columns(
+        (pl.col(value) - reach).alias(LOW), (pl.col(value) + reach).alias(HIGH)
+    )
+    if not log:
+        return ends
+    positive = ends.filter(pl.col(value) > 0)
+    least = positive.select(
+        pl.min_horizontal(pl.col(value).min(), pl.col(LOW).filter(pl.col(LOW) > 0).min())
+    ).item()
+    floor = pl.lit(least, dtype=pl.Float64) / ROOM
+    cut = pl.when(pl.col(LOW) > 0).then(pl.col(LOW)).when(pl.col(LOW) <= 0).then(floor)
+    return positive.with_columns(cut.alias(LOW))
 
 
 def _colour(column: str, label: str) -> alt.Color:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 
@@ -44,6 +44,9 @@ class ScheduleConfig(Settings):
     """Steps in which the rate rises from 0 to its full value."""
     floor: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     """What cosine and linear fall to."""
+    length: PositiveInt | None = None
+    """Steps that it is laid out for; the run's own where not given. Longer, the run is its
+    beginning."""
 
 
 class TrainingConfig(Settings):
@@ -102,6 +105,12 @@ class TrainingConfig(Settings):
                 f"schedule.warmup = {self.schedule.warmup} with steps = {self.steps}",
                 expected="a warm-up within the run",
                 do="shorten the warm-up or lengthen the run",
+            )
+        if (self.schedule.length or self.steps) < self.steps:
+            raise ConfigError(
+                f"schedule.length = {self.schedule.length} with steps = {self.steps}",
+                expected="a schedule as long as the run, or longer",
+                do="lengthen it, or leave it out",
             )
         if self.precision == "float16" and self.parallel == "fsdp":
             raise ConfigError(
@@ -169,6 +178,8 @@ def _fields(cls: type[BaseModel], place: list[str]) -> list[str]:
     """Names of the settings in the section at ``place``."""
     for part in place:
         inner = cls.model_fields[part].annotation if part in cls.model_fields else None
+        # A section that may be absent: X | None.
+        inner = next((each for each in get_args(inner) if each is not type(None)), inner)
         if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
             break
         cls = inner

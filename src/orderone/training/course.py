@@ -34,7 +34,8 @@ from orderone.training.tensors import model_tensors
 _DRAIN_ON_DEVICE = 16
 """Steps whose numbers are fetched together from an accelerator, which need not wait for us."""
 
-Evaluate = Callable[[], float]
+Evaluate = Callable[[], float | Mapping[str, float]]
+"""The loss, or ``loss`` with other quantities that are recorded beside it."""
 
 
 @runtime_checkable
@@ -100,7 +101,12 @@ def train(
     """
     made = optimizer(groups, config.optimizer)
     chosen = config.schedule
-    factor = multiplier(chosen.kind, steps=config.steps, warmup=chosen.warmup, floor=chosen.floor)
+    factor = multiplier(
+        chosen.kind,
+        steps=chosen.length or config.steps,
+        warmup=chosen.warmup,
+        floor=chosen.floor,
+    )
     schedule = Schedule(made, factor)
     scaler = GradScaler(ranks.device.type) if config.precision == "float16" else None
     trained = Trained(model=model, optimizer=made, batches=batches, scaler=scaler, ranks=ranks)
@@ -189,7 +195,7 @@ class _Course:
                 self._validate(last)
             self._save(last)
         if self._evaluated is None and self._evaluate is not None:
-            self._evaluated = (last, self._evaluate())  # its record is there already
+            self._evaluated = (last, _numbers(self._evaluate())["loss"])  # recorded already
         return Outcome(
             steps=last,
             resumed_from=self._start.step,
@@ -223,9 +229,11 @@ class _Course:
     def _validate(self, step: int) -> None:
         if self._evaluate is None:
             return
-        loss = self._evaluate()
+        numbers = _numbers(self._evaluate())
+        loss = numbers["loss"]
         self._evaluated = (step, loss)
-        self._record(step, "loss", loss, split="validation")
+        for name, value in numbers.items():
+            self._record(step, name, value, split="validation")
         if step > 0 and (self._best is None or loss < self._best.loss):
             self._best = Best(step=step, loss=loss)
             if self._folder is not None:
@@ -259,6 +267,10 @@ class _Course:
             expected=f"a finite number ({kept})",
             do="lower the learning rate, lengthen the warm-up or clip the gradient",
         )
+
+
+def _numbers(found: float | Mapping[str, float]) -> Mapping[str, float]:
+    return found if isinstance(found, Mapping) else {"loss": found}
 
 
 def _due(step: int, every: int | None) -> bool:
