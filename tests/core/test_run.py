@@ -23,7 +23,7 @@ def test_a_run_folder_says_how_to_repeat_the_run(tmp_path):
     assert set(description["versions"]) == {"python", "torch", "orderone", "platform"}
     assert description["machine"]["cores"] == os.cpu_count()
     parts = {"command", "config", "seed", "started", "versions", "machine", "code"}
-    }
+    assert set(description) == parts
 
 
 def test_records_go_through_the_folder(tmp_path):

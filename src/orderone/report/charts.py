@@ -90,20 +90,11 @@ def estimates(
     said = [*([subtitle] if subtitle else []), "bars: one standard error"]
     if reference is not None:
         what, label = reference
-        # A frame of one row: a rule drawn from every row would darken its dashes.
-        level = what if isinstance(what, str) else pl.DataFrame({"level": [float(what)]})
-        layers.insert(
-            0,
-            drawn.mark_line(strokeDash=DASHES, strokeWidth=1.5).encode(y=up.field(columns[level]))
-            if isinstance(level, str)
-            else alt.Chart(level).mark_rule(strokeDash=DASHES, strokeWidth=1.5, color=GREY).encode(y=up.field("level")),
-        )
+        layers.insert(0, _reference(drawn, up, columns[what] if isinstance(what, str) else what))
         said.insert(-1, f"dashed: {label}")
-    drawing = alt.LayerChart(layer=layers)
-    return drawing.properties(
-        title=alt.TitleParams(title, subtitle="; ".join(said)), width=560, height=300)
-        .configure(**configuration())
-    )
+    titled = alt.TitleParams(title, subtitle="; ".join(said))
+    drawing = alt.LayerChart(layer=layers).properties(title=titled, width=560, height=300)
+    return drawing.configure(**configuration())
 
 
 def facets(
@@ -241,6 +232,16 @@ def _with_ends(frame: pl.DataFrame, value: str, error: str, *, log: bool) -> pl.
     floor = pl.lit(least, dtype=pl.Float64) / ROOM
     cut = pl.when(pl.col(LOW) > 0).then(pl.col(LOW)).when(pl.col(LOW) <= 0).then(floor)
     return positive.with_columns(cut.alias(LOW))
+
+
+def _reference(drawn: alt.Chart, up: alt.Y, what: float | str) -> alt.Chart:
+    """A dashed line: through a column, or level at a number."""
+    if isinstance(what, str):
+        return drawn.mark_line(strokeDash=DASHES, strokeWidth=1.5).encode(y=up.field(what))
+    # A frame of one row: a rule drawn from every row would darken its dashes.
+    level = alt.Chart(pl.DataFrame({"level": [float(what)]}))
+    ruled = level.mark_rule(strokeDash=DASHES, strokeWidth=1.5, color=GREY)
+    return ruled.encode(y=up.field("level"))
 
 
 def _colour(column: str, label: str) -> alt.Color:

@@ -19,8 +19,8 @@ from orderone.scaling.row import Row
 STRATEGIES = ("standard", "neural-tangent", "hybrid", "maximal-update")
 STEPS, SEEDS = 2, 6
 T, WORDS = 32, 32
-"""Of the checked models: a vocabulary below every width, above which the r.m.s. change of the output
-is the random part at words that the loss does not ask for."""
+"""Of the checked models: a vocabulary below every width. Above it the r.m.s. change of the output is
+the random part at words that the loss does not ask for."""
 
 
 def planned(config: LanguageConfig) -> Stop:
