@@ -92,12 +92,12 @@ def measured_saturation(
     limit, note = _exact(given.model, sentences, selection) if exact else (None, ())
     found = replace(found, notes=(*found.notes, *notes, *note))
     batches = sentences.batches
-    curves = cs and scaling_curves(given.model, batches, cs=cs, selection=selection)
+    curves = scaling_curves(given.model, batches, cs=cs, selection=selection) if cs else None
     return Measured(
         found=found,
         exact=limit,
         sentences=sentences,
-        curves=curves or None,
+        curves=curves,
         notes=found.notes,
     )
 
