@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import altair as alt
-
     from orderone.core.record import Record
     from orderone.core.run import RunFolder
     from orderone.experiments.saturation import Curves, Measured
     from orderone.probes.saturation import Level
+    from orderone.report.charts import Picture
 
 COMMONEST = 20
 """Tokens that the breakdown shows."""
@@ -108,7 +107,7 @@ def by_token(result: Measured) -> list[str]:
 
 def keep(run: RunFolder, result: Measured, *, title: str) -> None:
     """Records, pictures and page."""
-    from orderone.report.charts import save_chart, svg
+    from orderone.report.charts import save_chart
     from orderone.report.page import Section, page
 
     with run.writer() as records:
@@ -119,7 +118,7 @@ def keep(run: RunFolder, result: Measured, *, title: str) -> None:
     sections = [
         Section(
             heading="Saturation by layer",
-            picture=svg(chart),
+            chart=chart,
             alternative="Cosines of hidden states with the saturated network, by layer",
         ),
         Section(heading="Every layer", columns=columns, rows=rows),
@@ -128,7 +127,7 @@ def keep(run: RunFolder, result: Measured, *, title: str) -> None:
         sections.append(
             Section(
                 heading="Last layer as c grows",
-                picture=svg(_curve_chart(result.curves)),
+                chart=_curve_chart(result.curves),
                 alternative="Cosine to the saturated network over c, with and without biases",
                 columns=[name.replace("_", " ") for name in CURVE],
                 rows=_curve_rows(result.curves),
@@ -162,7 +161,7 @@ def _records(result: Measured) -> Iterator[Record]:
                 yield Record(0, f"saturation.curve.{name}", value, {"c": f"{point['c']:g}"})
 
 
-def _layers_chart(result: Measured) -> alt.Chart:
+def _layers_chart(result: Measured) -> Picture:
     import polars as pl
 
     from orderone.report.charts import lines
@@ -186,7 +185,7 @@ def _layers_chart(result: Measured) -> alt.Chart:
     )
 
 
-def _curve_chart(curves: Curves) -> alt.Chart:
+def _curve_chart(curves: Curves) -> Picture:
     import polars as pl
 
     from orderone.report.charts import lines
