@@ -46,9 +46,22 @@ def test_a_model_learns_and_is_trained_once(stage: Stage, monkeypatch: pytest.Mo
     assert first.losses[first.best_step] < first.losses[0]
     assert first.steps == 8
     monkeypatch.setattr(small_models, "train", None)
-    again = trained(stage, TINY)
+    other = replace(stage, run=RunFolder(stage.run.path.parent / "another"))
+    again = trained(other, TINY)
     for a, b in zip(first.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+def test_what_decides_a_training_decides_its_folder(stage: Stage, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("a b c")
+    others = [
+        (stage, replace(TINY, weight_decay=0.0)),
+        (replace(stage, seed=1), TINY),
+        (replace(stage, data=tmp_path), TINY),
+    ]
+    folders = {small_models.task_of(*each).folder for each in [(stage, TINY), *others]}
+    assert len(folders) == 1 + len(others)
+    assert not any((folder / small_models.SUMMARY).exists() for folder in folders)
 
 
 def test_series_is_of_the_watched_encoder(stage: Stage) -> None:

@@ -1,25 +1,46 @@
-"""The small language models of [MRGSS21] §3, App. A: trained once a run folder, then read back."""
+"""The small language models of [MRGSS21] §3, App. A: trained once, then read back.
+
+They lie beside the run folders, in small-models/: experiments that ask for the same model share
+it. Its folder's name ends in a digest of all that decides what comes out, the code included.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
 import polars as pl
+import torch
 from safetensors.torch import load_file
 
+import orderone
 from orderone.core.record import read_records
 from orderone.experiments.reproduction import Stage
 from orderone.experiments.small_text import SmallText
-from orderone.experiments.small_training import SUMMARY, Scores, SmallModel, Task, train
+from orderone.experiments.small_training import (
+    SUMMARY,
+    Scores,
+    SmallModel,
+    Task,
+    quiet,
+    train,
+)
 from orderone.experiments.workers import workers
 from orderone.models.build import build
 from orderone.models.language import LanguageTransformer
+
+FOLDER = "small-models"
+_ROOMS = ("core", "data", "models", "probes", "training")
+_FILES = ("experiments/small_text.py", "experiments/small_training.py")
 
 __all__ = ["Scores", "SmallModel", "TrainedModel", "small_model", "trained", "trained_all"]
 
@@ -66,35 +87,74 @@ class TrainedModel:
 
 
 def trained(stage: Stage, chosen: SmallModel) -> TrainedModel:
-    """The model trained in the stage's run folder; read back where that was done before."""
+    """One model; see ``trained_all``."""
     return trained_all(stage, [chosen])[0]
 
 
 def trained_all(stage: Stage, models: Sequence[SmallModel]) -> list[TrainedModel]:
-    """Several, side by side in the stage's processes."""
-    tasks = [
-        Task(
-            chosen=each,
-            folder=stage.run.path / "models" / each.name.replace(" ", "-"),
-            device=str(stage.device),
-            data=stage.data,
-            seed=stage.seed,
-        )
-        for each in models
-    ]
-    fresh = [task for task in tasks if not (task.folder / SUMMARY).exists()]
-    if stage.processes > 1 and len(fresh) > 1:
+    """Several, trained in the stage's processes unless that was done before."""
+    tasks = [task_of(stage, each) for each in models]
+    fresh = list({t.folder: t for t in tasks if not (t.folder / SUMMARY).exists()}.values())
+    # A process takes seconds to begin: as long as a training at the smallest scale.
+    if stage.processes > 1 and stage.scale != "smoke":
         _side_by_side(stage, fresh)
     else:
         for done, task in enumerate(fresh):
-            train(task, partial(_told, stage, done, len(fresh)))
+            _train(task, partial(_told, stage, done, len(fresh)))
     return [_read(task) for task in tasks]
 
 
+def task_of(stage: Stage, chosen: SmallModel) -> Task:
+    """A model's training, and where it is kept."""
+    device = str(stage.device)
+    folder = f"{chosen.name.replace(' ', '-')}-{_digest(chosen, stage.seed, device, stage.data)}"
+    return Task(
+        chosen=chosen,
+        folder=stage.run.path.parent / FOLDER / folder,
+        device=device,
+        data=stage.data,
+        seed=stage.seed,
+    )
+
+
+def _digest(chosen: SmallModel, seed: int, device: str, data: Path | None) -> str:
+    files = [] if data is None else sorted(each for each in data.rglob("*") if each.is_file())
+    sizes = [(each.name, each.stat().st_size, each.stat().st_mtime_ns) for each in files]
+    facts = [asdict(chosen), seed, device, sizes, torch.__version__, _code()]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:12]
+
+
+@cache
+def _code() -> str:
+    """Of the files that a training runs."""
+    root = Path(orderone.__path__[0])
+    files = [path for room in _ROOMS for path in sorted((root / room).rglob("*.py"))]
+    every = hashlib.sha256()
+    for path in (*files, *(root / name for name in _FILES)):
+        every.update(path.read_bytes())
+    return every.hexdigest()
+
+
 def _side_by_side(stage: Stage, tasks: Sequence[Task]) -> None:
-    with workers(train, processes=stage.processes) as spread:
+    with workers(_train, processes=max(1, min(stage.processes, len(tasks)))) as spread:
         for done, _ in enumerate(spread(tasks), start=1):
             stage.progress(done, len(tasks))
+
+
+def _train(task: Task, progress: Callable[[int, int], None] = quiet) -> None:
+    """Into a folder of its own, which takes the task's name when all is there."""
+    root = task.folder.parent
+    root.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(mkdtemp(prefix=".", dir=root))
+    try:
+        train(replace(task, folder=unfinished), progress)
+        os.rename(unfinished, task.folder)
+    except OSError:
+        # Another process may have been faster: its folder has the same in it.
+        if not (task.folder / SUMMARY).exists():
+            raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _told(stage: Stage, before: int, of: int, done: int, steps: int) -> None:

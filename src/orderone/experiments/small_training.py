@@ -182,11 +182,11 @@ def _logits(model: nn.Module, batch: SmallBatch) -> Tensor:
     return model.read(z.flatten(0, 1)[batch.places][None])[0]
 
 
-def _quiet(done: int, total: int) -> None:
+def quiet(done: int, total: int) -> None:
     """Of a training in a process of its own."""
 
 
-def train(task: Task, progress: Callable[[int, int], None] = _quiet) -> None:
+def train(task: Task, progress: Callable[[int, int], None] = quiet) -> None:
     """Trains into the task's folder."""
     chosen, device = task.chosen, torch.device(task.device)
     text = chosen.text(task.data)
