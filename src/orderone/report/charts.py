@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
@@ -10,8 +11,11 @@ import altair as alt
 import polars as pl
 
 from orderone.core.errors import ConfigError
+from orderone.core.files import write_atomically
 from orderone.report.columns import Columns
-from orderone.report.theme import GREY, PALETTE, configuration
+from orderone.report.theme import GREY, HEIGHT, PALETTE, WIDTH, configuration
+from orderone.report.vega import Picture as Picture
+from orderone.report.vega import specification, svg_of
 
 FORMATS = (".svg", ".png", ".pdf", ".json")
 ROOM = 1.5
@@ -38,18 +42,19 @@ def lines(
     ``x``, ``y`` and ``colour`` are (column, label); the label states the unit. Points are joined
     in the order of x, or of the column ``order``.
     """
-    colours = alt.Undefined if colour is None else _colour(*colour)
+    columns = Columns(frame)
+    inner = alt.Undefined if order is None else alt.Order(columns[order], type="quantitative")
     return (
-        alt.Chart(frame, title=alt.TitleParams(title, subtitle=subtitle))
+        alt.Chart(columns.frame, title=alt.TitleParams(title, subtitle=subtitle))
         .mark_line(point=points, strokeWidth=2)
         .encode(
-            x=alt.X(x[0], type="quantitative", title=x[1], scale=_scale(log_x)),
-            y=alt.Y(y[0], type="quantitative", title=y[1], scale=_scale(log_y)),
-            color=colours,
-            order=alt.Undefined if order is None else alt.Order(order, type="quantitative"),
-            tooltip=[alt.Tooltip(name) for name in frame.columns],
+            x=alt.X(columns[x[0]], type="quantitative", title=x[1], scale=_scale(log_x)),
+            y=alt.Y(columns[y[0]], type="quantitative", title=y[1], scale=_scale(log_y)),
+            color=alt.Undefined if colour is None else _colour(columns[colour[0]], colour[1]),
+            order=inner,
+            tooltip=columns.tooltip(),
         )
-        .properties(width=560, height=300)
+        .properties(width=WIDTH, height=HEIGHT)
         .configure(**configuration())
     )
 
@@ -77,7 +82,8 @@ def estimates(
     if frame.schema[x[0]].is_numeric():
         along = alt.X(columns[x[0]], type="quantitative", title=x[1], scale=_scale(log_x))
     else:
-        along = alt.X(columns[x[0]], type="ordinal", title=x[1], sort=None)
+        axis = alt.Axis(labelAngle=_angle(frame[x[0]], WIDTH), labelLimit=220)
+        along = alt.X(columns[x[0]], type="ordinal", title=x[1], sort=None, axis=axis)
     up = alt.Y(type="quantitative", title=y[1], scale=_scale(log_y))
     drawn = alt.Chart(columns.frame).encode(x=along)
     if colour is not None:
@@ -93,7 +99,7 @@ def estimates(
         layers.insert(0, _reference(drawn, up, columns[what] if isinstance(what, str) else what))
         said.insert(-1, f"dashed: {label}")
     titled = alt.TitleParams(title, subtitle="; ".join(said))
-    drawing = alt.LayerChart(layer=layers).properties(title=titled, width=560, height=300)
+    drawing = alt.LayerChart(layer=layers).properties(title=titled, width=WIDTH, height=HEIGHT)
     return drawing.configure(**configuration())
 
 
@@ -122,17 +128,20 @@ def facets(
     )
     order = points[facet].unique(maintain_order=True).to_list()
     ticks = alt.Axis(values=sorted(frame[x[0]].unique()), format="d")
-    base = alt.Chart(points).encode(
+    plain = Columns(points)
+    base = alt.Chart(plain.frame).encode(
         x=alt.X(
-            x[0],
+            plain[x[0]],
             type="quantitative",
             title=x[1],
             axis=ticks,
             scale=alt.Scale(type="log", nice=False),
         ),
-        detail=alt.Detail(detail, type="nominal"),
-        color=_colour(*colour).scale(domain=list(colours), range=list(colours.values())),
-        tooltip=[alt.Tooltip(name) for name in (facet, detail, colour[0], x[0], "value")],
+        detail=alt.Detail(plain[detail], type="nominal"),
+        color=_colour(plain[colour[0]], colour[1]).scale(
+            domain=list(colours), range=list(colours.values())
+        ),
+        tooltip=plain.tooltip(facet, detail, colour[0], x[0], "value"),
     )
     scale = alt.Scale(type="log", nice=False, padding=8)
     height = alt.Y("low", type="quantitative", title=y[1], scale=scale)
@@ -149,7 +158,7 @@ def facets(
         alt.layer(band, line, *room)
         .properties(width=300, height=190)
         .facet(
-            alt.Facet(facet, type="nominal", sort=order, header=alt.Header(title=None)),
+            alt.Facet(plain[facet], type="nominal", sort=order, header=alt.Header(title=None)),
             columns=columns,
         )
         .resolve_scale(y="independent")
@@ -181,18 +190,19 @@ def heatmaps(
     scale = alt.Scale(
         domain=[-top, 0.0, top], range=[PALETTE[1], "white", PALETTE[0]], interpolate="rgb"
     )
+    plain = Columns(frame)
     return (
-        alt.Chart(frame)
+        alt.Chart(plain.frame)
         .mark_rect()
         .encode(
-            x=alt.X(column, type="ordinal", title=None, axis=axis),
-            y=alt.Y(row, type="ordinal", title=None, axis=axis),
-            color=alt.Color(value[0], type="quantitative", title=value[1], scale=scale),
-            tooltip=[alt.Tooltip(name) for name in frame.columns],
+            x=alt.X(plain[column], type="ordinal", title=None, axis=axis),
+            y=alt.Y(plain[row], type="ordinal", title=None, axis=axis),
+            color=alt.Color(plain[value[0]], type="quantitative", title=value[1], scale=scale),
+            tooltip=plain.tooltip(),
         )
         .properties(width=170, height=170)
         .facet(
-            alt.Facet(facet, type="nominal", sort=order, header=alt.Header(title=None)),
+            alt.Facet(plain[facet], type="nominal", sort=order, header=alt.Header(title=None)),
             columns=columns,
         )
         # A pooled head has fewer rows than the blocks below it.
@@ -244,6 +254,13 @@ def _reference(drawn: alt.Chart, up: alt.Y, what: float | str) -> alt.Chart:
     return ruled.encode(y=up.field("level"))
 
 
+def _angle(names: pl.Series, width: int) -> int:
+    """Degrees that text under an axis is turned by: none where all of it fits side by side."""
+    texts = [str(name) for name in names.unique().to_list()]
+    letters = max(map(len, texts), default=0)
+    return 0 if 8 * len(texts) * (letters + 1) <= width else -40
+
+
 def _colour(column: str, label: str) -> alt.Color:
     return alt.Color(column, type="nominal", title=label, sort=None)
 
@@ -252,14 +269,9 @@ def _scale(log: bool) -> alt.Scale:
     return alt.Scale(type="log") if log else alt.Scale(zero=False)
 
 
-Picture = alt.Chart | alt.FacetChart | alt.LayerChart
-
-
 def svg(chart: Picture) -> str:
     """The chart as SVG text, drawn without a browser."""
-    import vl_convert
-
-    return vl_convert.vegalite_to_svg(chart.to_json())
+    return svg_of(specification(chart))
 
 
 def save_chart(chart: Picture, path: Path) -> None:
@@ -270,4 +282,13 @@ def save_chart(chart: Picture, path: Path) -> None:
             expected=f"one of {', '.join(FORMATS)}",
             do="rename the file",
         )
-    chart.save(str(path), scale_factor=2.0 if path.suffix == ".png" else 1.0)
+    import vl_convert
+
+    text = json.dumps(specification(chart))
+    content = {
+        ".svg": lambda: vl_convert.vegalite_to_svg(text).encode(),
+        ".png": lambda: vl_convert.vegalite_to_png(text, scale=2.0),
+        ".pdf": lambda: vl_convert.vegalite_to_pdf(text),
+        ".json": text.encode,
+    }[path.suffix]()
+    write_atomically(path, content)

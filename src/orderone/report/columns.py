@@ -5,19 +5,28 @@ from __future__ import annotations
 import altair as alt
 import polars as pl
 
+DIGITS = 8
+"""Significant digits that go into a picture's data."""
+
 
 class Columns:
     """A frame for Vega: finite numbers, and columns under plain names.
 
     Vega reads ``a.b`` and ``a[0]`` in a field's name as paths, and breaks on quotes; JSON has no
-    NaN. ``columns["a.b"]`` is the name to draw by, and tooltips show the name that was given.
+    NaN; polars reads ``*`` and ``^…$`` as patterns. ``columns["a.b"]`` is the name to draw by, and
+    tooltips show the name that was given.
     """
 
     def __init__(self, frame: pl.DataFrame) -> None:
         self._names = {name: _plain(name, i) for i, name in enumerate(frame.columns)}
-        floats = [name for name, kind in frame.schema.items() if kind.is_float()]
-        finite = [pl.when(pl.col(x).is_finite()).then(pl.col(x)).alias(x) for x in floats]
-        self.frame = frame.with_columns(finite).rename(self._names)
+        plain = frame.clone()
+        plain.columns = list(self._names.values())  # by place: no name is looked up
+        floats = [name for name, kind in plain.schema.items() if kind.is_float()]
+        finite = [
+            pl.when(pl.col(x).is_finite()).then(pl.col(x).round_sig_figs(DIGITS)).alias(x)
+            for x in floats
+        ]
+        self.frame = plain.with_columns(finite)
 
     def __getitem__(self, name: str) -> str:
         return self._names[name]
@@ -34,4 +43,6 @@ class Columns:
 
 
 def _plain(name: str, index: int) -> str:
-    return name if name.isascii() and name.isidentifier() else f"column {index}"
+    # What starts with an underscore may be a field of Vega's or of every object in JavaScript.
+    plain = name.isascii() and name.isidentifier() and not name.startswith("_")
+    return name if plain and name != "constructor" else f"column {index}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import altair as alt
 import polars as pl
 
-from orderone.report.theme import BLUE, configuration
+from orderone.report.columns import Columns
+from orderone.report.theme import BLUE, WIDTH, configuration
 
 
 def grid(
@@ -20,19 +21,20 @@ def grid(
     """A square each (x, y), darker for larger values; rows and columns in the frame's order."""
     columns = frame[x[0]].unique(maintain_order=True).to_list()
     rows = frame[y[0]].unique(maintain_order=True).to_list()
+    plain = Columns(frame)
     return (
-        alt.Chart(frame, title=alt.TitleParams(title, subtitle=subtitle))
+        alt.Chart(plain.frame, title=alt.TitleParams(title, subtitle=subtitle))
         .mark_rect()
         .encode(
-            x=alt.X(x[0], type="ordinal", title=x[1], sort=columns),
-            y=alt.Y(y[0], type="ordinal", title=y[1], sort=rows),
+            x=alt.X(plain[x[0]], type="ordinal", title=x[1], sort=columns),
+            y=alt.Y(plain[y[0]], type="ordinal", title=y[1], sort=rows),
             color=alt.Color(
-                value[0],
+                plain[value[0]],
                 type="quantitative",
                 title=value[1],
                 scale=alt.Scale(scheme="viridis"),
             ),
-            tooltip=[alt.Tooltip(name) for name in frame.columns],
+            tooltip=plain.tooltip(),
         )
         .properties(width=max(200, 24 * len(columns)), height=max(80, 20 * len(rows)))
         .configure(**configuration())
@@ -43,13 +45,20 @@ def histogram(
     frame: pl.DataFrame, *, value: tuple[str, str], count: str, title: str, bins: int = 30
 ) -> alt.Chart:
     """How many rows have each value."""
+    plain = Columns(frame.select(value[0]))
+    binned = alt.Bin(maxbins=bins)
+    bars = alt.X(plain[value[0]], type="quantitative", bin=binned, title=value[1])
+    counted = alt.Y(aggregate="count", type="quantitative", title=count)
+    told = [
+        alt.Tooltip(
+            field=plain[value[0]], type="quantitative", bin=alt.Bin(maxbins=bins), title=value[1]
+        ),
+        alt.Tooltip(aggregate="count", type="quantitative", title=count),
+    ]
     return (
-        alt.Chart(frame, title=title)
+        alt.Chart(plain.frame, title=title)
         .mark_bar(color=BLUE)
-        .encode(
-            x=alt.X(value[0], type="quantitative", bin=alt.Bin(maxbins=bins), title=value[1]),
-            y=alt.Y("count()", title=count),
-        )
-        .properties(width=560, height=220)
+        .encode(x=bars, y=counted, tooltip=told)
+        .properties(width=WIDTH, height=220)
         .configure(**configuration())
     )

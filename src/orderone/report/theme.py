@@ -1,5 +1,7 @@
 """One look for every picture: a colour-blind-safe palette, readable sizes, no decoration."""
 
+from __future__ import annotations
+
 from typing import Any
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#5b5b5b")
@@ -7,7 +9,14 @@ PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#5
 
 BLUE, VERMILION, GREEN, PURPLE, SKY, ORANGE, GREY = PALETTE
 
+DARK = ("#2f93db", "#e5702a", "#12b886", "#d48fb5", "#a4dcff", "#f2b632", "#a8a8a8")
+"""The same on a dark page, in the same order: lighter where the first would not be seen."""
+
 FONT = "Helvetica, Arial, sans-serif"
+WIDTH, HEIGHT = 560, 300
+"""Of one panel's axes in pixels; on a page a panel of this width becomes as wide as the page."""
+
+_INK, _LINES, _GRID = "#000", "#888", "#ddd"  # what Vega draws text, axes and grid with
 
 
 def configuration() -> dict[str, Any]:
@@ -20,5 +29,22 @@ def configuration() -> dict[str, Any]:
         "legend": {**text, "orient": "bottom", "columns": 4, "labelLimit": 400},
         "title": {"fontSize": 15, "anchor": "start", "subtitleFontSize": 12},
         "range": {"category": list(PALETTE)},
+        "mark": {"color": BLUE},
+        "rule": {"color": BLUE},
         "view": {"stroke": None},
     }
+
+
+def dark_rules(within: str) -> str:
+    """Style rules that turn a picture drawn for white paper into one for a dark page.
+
+    A rule outweighs an attribute of SVG, so one picture serves both, the browser's own drawing and
+    ours alike.
+    """
+    turned = {**dict(zip(PALETTE, DARK, strict=True)), _LINES: "#8b9098", _GRID: "#50555e"}
+    rules = [f"{within} svg text {{ fill: #e6e6e6; }}"]
+    for light, dark in turned.items():
+        for what in ("fill", "stroke"):
+            rules.append(f'{within} svg [{what}="{light}"] {{ {what}: {dark}; }}')
+    rules.append(f'{within} svg [stroke="{_INK}"] {{ stroke: #e6e6e6; }}')
+    return "\n".join(rules)

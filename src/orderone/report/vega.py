@@ -1,0 +1,165 @@
+"""Charts as a browser draws them: specifications with hover, zoom and legend, and the library."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import altair as alt
+
+from orderone.report.theme import WIDTH
+
+Picture = alt.Chart | alt.FacetChart | alt.LayerChart
+Tree = dict[str, Any]
+
+_EACH_LETTER, _EACH_ENTRY, _LEGEND_LETTERS = 7, 36, 60
+"""Pixels of a letter in a legend, and of an entry besides; letters after which one is cut."""
+_NEAREST = {"type": "point", "nearest": True, "on": "pointerover", "clear": "pointerout"}
+# A plain wheel scrolls the page, as everywhere.
+_ZOOM = {"type": "interval", "zoom": "wheel![event.shiftKey]"}
+
+
+def specification(chart: Picture) -> Tree:
+    """Vega-Lite's, with as many rows as there are, and a legend as wide as the panel above it."""
+    with alt.data_transformers.enable("default", max_rows=None):
+        spec = chart.to_dict()
+    if spec.get("width") != WIDTH:
+        return spec
+    pixels = _EACH_ENTRY + _EACH_LETTER * min(_longest_entry(spec), _LEGEND_LETTERS)
+    columns = {"expr": f"max(1, floor(width / {pixels}))"}
+    legend = {"columns": columns, "labelLimit": {"expr": f"max(80, width - {_EACH_ENTRY})"}}
+    config = spec.get("config", {})
+    return {**spec, "config": {**config, "legend": {**config.get("legend", {}), **legend}}}
+
+
+def svg_of(spec: Tree) -> str:
+    """The picture as SVG text, drawn without a browser."""
+    import vl_convert
+
+    return vl_convert.vegalite_to_svg(json.dumps(spec))
+
+
+def interactive(spec: Tree) -> Tree:
+    """Vega's specification of the picture: what is pointed at tells its numbers.
+
+    A single panel is as wide as its place, moves when dragged, and zooms at Shift and the wheel; an
+    entry of its legend singles out what it stands for.
+    """
+    import vl_convert
+
+    spec = {key: value for key, value in spec.items() if key != "$schema"}
+    if spec.get("width") == WIDTH:
+        spec |= {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
+        spec = _with_gestures(_with_hover(spec))
+    spec["config"] = {**spec.get("config", {}), "background": None}
+    made = vl_convert.vegalite_to_vega(json.dumps(spec))
+    made.pop("$schema", None)
+    return made
+
+
+def untitled(spec: Tree) -> tuple[Tree, str, str]:
+    """The picture without its title, and the title and subtitle."""
+    rest = {key: value for key, value in spec.items() if key != "title"}
+    given = spec.get("title", "")
+    if isinstance(given, dict):
+        return rest, _joined(given.get("text", "")), _joined(given.get("subtitle", ""))
+    return rest, _joined(given), ""
+
+
+def shown(spec: Tree) -> list[tuple[str, str]]:
+    """(field, name) of the columns that a hover tells, in order."""
+    found: dict[str, str] = {}
+    for encoding in _encodings(spec):
+        told = encoding.get("tooltip", [])
+        for each in told if isinstance(told, list) else [told]:
+            if "field" in each:
+                found.setdefault(each["field"], each.get("title", each["field"]))
+    return list(found.items())
+
+
+@cache
+def library() -> str:
+    """The JavaScript of Vega and of ``vegaEmbed``, for a page that asks nothing of the network."""
+    import vl_convert
+
+    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+
+
+def in_script(value: Any) -> str:
+    """JSON that can stand in a script element: no text in it can end the element."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _longest_entry(spec: Tree) -> int:
+    """Letters of the longest text in the column that gives the colours."""
+    fields = [e["color"]["field"] for e in _encodings(spec) if "field" in e.get("color", {})]
+    rows = (row for rows in spec.get("datasets", {}).values() for row in rows)
+    return max((len(str(row[f])) for row in rows for f in fields if f in row), default=0)
+
+
+def _joined(text: str | list[str]) -> str:
+    return text if isinstance(text, str) else " ".join(text)
+
+
+def _encodings(spec: Tree) -> list[Tree]:
+    inner = [spec["spec"]] if "spec" in spec else spec.get("layer", [])
+    own = [spec["encoding"]] if "encoding" in spec else []
+    return own + [each for part in inner for each in _encodings(part)]
+
+
+def _with_hover(spec: Tree) -> Tree:
+    """Of a line, the point nearest to the pointer is shown and tells its numbers.
+
+    Left alone, Vega tells those of a line's first point wherever it is touched.
+    """
+    if _mark(spec).get("type") != "line":
+        return spec
+    encoding = dict(spec["encoding"])
+    told = {"tooltip": encoding.pop("tooltip")} if "tooltip" in encoding else {}
+    seen = {"condition": {"param": "near", "empty": False, "value": 1}, "value": 0}
+    point = {
+        "mark": {"type": "point", "filled": True, "size": 70},
+        "params": [{"name": "near", "select": _NEAREST}],
+        "encoding": {"opacity": seen, **told},
+    }
+    rest = {key: value for key, value in spec.items() if key not in ("mark", "encoding")}
+    return {**rest, "encoding": encoding, "layer": [{"mark": spec["mark"]}, point]}
+
+
+def _with_gestures(spec: Tree) -> Tree:
+    """Moving and zooming along measured axes; a click on the legend fades all but its entry."""
+    layers = [dict(layer) for layer in spec.get("layer", [])]
+    shared = spec.get("encoding", {})
+    whole = [{**shared, **layer.get("encoding", {})} for layer in layers]
+    for host, encoding in zip(layers, whole, strict=True):
+        # The layer that holds a gesture must have the axes and the colours that it is about.
+        if {"x", "y"} <= set(encoding):
+            host["params"] = [*host.get("params", []), *_gestures(encoding, layers, shared)]
+            break
+    return {**spec, "layer": layers} if layers else spec
+
+
+def _gestures(encoding: Tree, layers: list[Tree], shared: Tree) -> list[Tree]:
+    """What the pointer can do with these axes and colours; ``layers`` are made to follow."""
+    made: list[Tree] = []
+    if all(encoding[channel].get("type") == "quantitative" for channel in ("x", "y")):
+        made.append({"name": "zoom", "select": _ZOOM, "bind": "scales"})
+        for layer in layers:
+            layer["mark"] = {**_mark(layer), "clip": True}
+    colour = encoding.get("color", {})
+    if colour.get("type") == "nominal" and "field" in colour:
+        chosen = {"type": "point", "fields": [colour["field"]]}
+        made.append({"name": "entry", "select": chosen, "bind": "legend"})
+        for layer in layers:
+            own = layer.get("encoding", {})
+            if "opacity" not in {**_mark(layer), **own} and "color" in {**shared, **own}:
+                faded = {"condition": {"param": "entry", "value": 1}, "value": 0.12}
+                layer["encoding"] = {**own, "opacity": faded}
+    return made
+
+
+def _mark(spec: Tree) -> Tree:
+    mark = spec.get("mark", {})
+    return mark if isinstance(mark, dict) else {"type": mark}
