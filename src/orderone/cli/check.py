@@ -72,7 +72,7 @@ def _keep(run: RunFolder, result: Coordinates, *, title: str) -> None:
     """Records, picture and page."""
     from orderone.core.record import Record
     from orderone.experiments.coordinates import described
-    from orderone.report.charts import save_chart, svg
+    from orderone.report.charts import save_chart
     from orderone.report.page import Section, page
 
     with run.writer() as records:
@@ -83,7 +83,7 @@ def _keep(run: RunFolder, result: Coordinates, *, title: str) -> None:
     save_chart(chart, run.path / "coordinates.svg")
     picture = Section(
         heading="Sizes by width",
-        picture=svg(chart),
+        chart=chart,
         alternative="Root mean square of signals, their changes and gradients against width",
     )
     table = Section(

@@ -89,7 +89,7 @@ def _keep(run: RunFolder, result: Heads, *, title: str) -> None:
     import polars as pl
 
     from orderone.core.record import Record
-    from orderone.report.charts import save_chart, svg
+    from orderone.report.charts import save_chart
     from orderone.report.maps import grid, histogram
     from orderone.report.page import Section, page
 
@@ -120,7 +120,7 @@ def _keep(run: RunFolder, result: Heads, *, title: str) -> None:
         ),
     }
     sections = [
-        Section(heading=name, picture=svg(chart), alternative=f"{name}: one value a head")
+        Section(heading=name, chart=chart, alternative=f"{name}: one value a head")
         for name, chart in charts.items()
     ]
     save_chart(charts["Positions attended, saturated"], run.path / "heads.svg")

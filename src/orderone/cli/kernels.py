@@ -98,7 +98,7 @@ def _kernels_of(block: BlockKernels) -> dict[str, tuple[Tensor, Tensor]]:
 def _pictures(run: RunFolder) -> list[Section]:
     import polars as pl
 
-    from orderone.report.charts import heatmaps, save_chart, svg
+    from orderone.report.charts import heatmaps, save_chart
     from orderone.report.page import Section
 
     frame = run.records()
@@ -116,7 +116,7 @@ def _pictures(run: RunFolder) -> list[Section]:
         )
         save_chart(chart, run.path / f"{name}.svg")
         words = f"{title} of every block, as a matrix over pairs of samples and positions"
-        sections.append(Section(heading=title, picture=svg(chart), alternative=words))
+        sections.append(Section(heading=title, chart=chart, alternative=words))
     return sections
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from orderone.report.charts import lines, svg
+from orderone.report.charts import lines
 from orderone.report.page import Section
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _series(
         points=len(result.steps) < 40,
         log_y=what == "one_minus_cosine",
     )
-    return Section(heading=heading, picture=svg(chart), alternative=alternative)
+    return Section(heading=heading, chart=chart, alternative=alternative)
 
 
 def _laws(result: Trajectory) -> Section:
@@ -131,7 +131,7 @@ def _path(result: Trajectory) -> list[Section]:
     dimension = result.pairs["total"].effective_dimension
     text = f"The path spreads over {dimension:.2f} principal components."
     alternative = "The path of the parameters on its first two principal components"
-    return [Section(heading="Path", text=text, picture=svg(chart), alternative=alternative)]
+    return [Section(heading="Path", text=text, chart=chart, alternative=alternative)]
 
 
 def _findings(result: Trajectory) -> Section:

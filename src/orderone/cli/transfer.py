@@ -88,7 +88,7 @@ def _keep(run: RunFolder, result: Transfer, sentences: list[str], *, title: str)
     """Records, picture and page."""
     from orderone.core.record import Record
     from orderone.experiments.transfer import as_json
-    from orderone.report.charts import save_chart, svg
+    from orderone.report.charts import save_chart
     from orderone.report.page import Section, page
 
     with run.writer() as records:
@@ -99,7 +99,7 @@ def _keep(run: RunFolder, result: Transfer, sentences: list[str], *, title: str)
     save_chart(chart, run.path / "transfer.svg")
     picture = Section(
         heading="Loss by learning rate",
-        picture=svg(chart),
+        chart=chart,
         alternative="Validation loss against learning rate, a line each width",
     )
     table = Section(
