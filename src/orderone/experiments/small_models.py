@@ -24,6 +24,7 @@ from safetensors.torch import load_file
 
 import orderone
 from orderone.core.record import read_records
+from orderone.experiments.dry_run import DryRun, trainings
 from orderone.experiments.reproduction import Stage
 from orderone.experiments.small_text import SmallText
 from orderone.experiments.small_training import (
@@ -39,22 +40,60 @@ from orderone.models.build import build
 from orderone.models.language import LanguageTransformer
 
 FOLDER = "small-models"
+SENTENCES = {"penn": 42_068, "wikitext-2": 23_767}
+"""To train on; lines that are not blank."""
+WORDS = {"penn": 10_002, "wikitext-2": 33_279}
+"""Of the training sentences, the end of a sentence and padding included."""
 _ROOMS = ("core", "data", "models", "probes", "training")
 _FILES = ("experiments/small_text.py", "experiments/small_training.py")
 
-__all__ = ["Scores", "SmallModel", "TrainedModel", "small_model", "trained", "trained_all"]
+__all__ = [
+    "Scores",
+    "SmallModel",
+    "TrainedModel",
+    "dry_run",
+    "paper_model",
+    "small_model",
+    "trained",
+    "trained_all",
+]
+
+
+def paper_model(**changes: Any) -> SmallModel:
+    """App. A's."""
+    longest = 700 if changes.get("corpus") == "wikitext-2" else 83
+    return replace(SmallModel(placement="branch", T=longest), **changes)
 
 
 def small_model(stage: Stage, **changes: Any) -> SmallModel:
     """The size of a scale: App. A itself at *paper*; one epoch of a small one at *laptop*."""
-    paper = SmallModel(placement="branch")
-    if changes.get("corpus") == "wikitext-2":
-        paper = replace(paper, T=700)
+    paper = paper_model(**changes)
     laptop = replace(paper, layers=4, n=128, d_ff=96, H=4, epochs=1)
     smoke = replace(
         laptop, layers=2, n=32, d_ff=32, H=2, sentences=800, vocabulary=500, checkpoints=20
     )
     return replace(stage.pick(smoke=smoke, laptop=laptop, paper=paper), **changes)
+
+
+def dry_run(models: Sequence[SmallModel], note: str = "") -> DryRun:
+    """What training those takes; ``parameters`` are of the largest."""
+    each = [
+        trainings(
+            model.config(WORDS[model.corpus]),
+            count=1,
+            steps=model.steps(SENTENCES[model.corpus]),
+            tokens_per_step=model.batch * model.T,
+        )
+        for model in models
+    ]
+    return DryRun(
+        parameters=max(one.parameters for one in each),
+        steps=sum(one.steps for one in each),
+        tokens=sum(one.tokens for one in each),
+        flops=sum(one.flops for one in each),
+        memory_bytes=max(one.memory_bytes for one in each),
+        note=note,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -106,13 +145,13 @@ def trained_all(stage: Stage, models: Sequence[SmallModel]) -> list[TrainedModel
 
 def task_of(stage: Stage, chosen: SmallModel) -> Task:
     """A model's training, and where it is kept."""
-    device = str(stage.device)
-    folder = f"{chosen.name.replace(' ', '-')}-{_digest(chosen, stage.seed, device, stage.data)}"
+    device, data = str(stage.device), None if chosen.corpus == "penn" else stage.data
+    folder = f"{chosen.name.replace(' ', '-')}-{_digest(chosen, stage.seed, device, data)}"
     return Task(
         chosen=chosen,
         folder=stage.run.path.parent / FOLDER / folder,
         device=device,
-        data=stage.data,
+        data=data,
         seed=stage.seed,
     )
 
