@@ -21,7 +21,7 @@ def test_a_run_folder_says_how_to_repeat_the_run(tmp_path):
     assert run.checkpoints.is_dir()
     description = json.loads((run.path / "run.json").read_text())
     assert set(description["versions"]) == {"python", "torch", "orderone", "platform"}
-    assert description["machine"]["cores"] == os.cpu_count()
+    assert description["machine"]["cores"] == len(os.sched_getaffinity(0))
     parts = {"command", "config", "seed", "started", "versions", "machine", "code"}
     assert set(description) == parts
 

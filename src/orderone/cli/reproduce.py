@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,6 +37,7 @@ def reproduce(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure a published figure or table again, and give a verdict on its claim."""
+    from orderone.core.processors import cores
     from orderone.experiments.reproduction import NAMES
 
     if listing:
@@ -47,7 +47,7 @@ def reproduce(
     if dry_run:
         _dry_run(chosen, as_json)
         return
-    side_by_side = processes or os.cpu_count() or 1
+    side_by_side = processes or cores()
     verdicts = _measured(
         chosen, scale, seed=seed, to=to, processes=side_by_side, data=data, quiet=as_json
     )

@@ -8,7 +8,6 @@ result.json     status and summary, once the run has ended
 
 import json
 import math
-import os
 import platform
 import subprocess
 import sys
@@ -24,6 +23,7 @@ import polars as pl
 
 from orderone.core.errors import ConfigError, RunError
 from orderone.core.files import cannot_write, write_atomically
+from orderone.core.processors import cores
 from orderone.core.record import RecordWriter, read_records
 
 _DESCRIPTION = "run.json"
@@ -216,10 +216,10 @@ def _versions() -> dict[str, str]:
 
 
 def _machine() -> dict[str, Any]:
-    """Cores, and the accelerator that a torch in use sees."""
+    """Cores that the run may use, and the accelerator that a torch in use sees."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     name = cuda.get_device_name() if cuda is not None and cuda.is_available() else None
-    return {"cores": os.cpu_count(), "accelerator": name}
+    return {"cores": cores(), "accelerator": name}
 
 
 def _commit() -> dict[str, Any] | None:

@@ -180,7 +180,10 @@ def reproduce(
     """Run an experiment in a new run folder: records, verdict, picture and page."""
     chosen = experiment(name)
     run = RunFolder.create(
-        to, command="reproduce", config={"name": name, "scale": scale}, seed=seed
+        to,
+        command="reproduce",
+        config={"name": name, "scale": scale, "processes": processes},
+        seed=seed,
     )
     start = time.perf_counter()
     with run.writer() as records:
