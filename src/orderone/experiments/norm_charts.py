@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,8 @@ from orderone.report.page import Section
 from orderone.trajectory.series import Trajectory
 
 Float = npt.NDArray[np.float64]
+KINDS = ("total", "matrices", "gains", "biases")
+"""Groups of a trajectory that together are its encoder."""
 Curves = Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]]
 """(steps, values) by name; what belongs to a spacing stands at its first checkpoint."""
 
@@ -51,11 +53,16 @@ def norm_section(
     )
 
 
-def keep_trajectory(stage: Stage, found: Trajectory, series: str) -> None:
+def keep_trajectory(
+    stage: Stage, found: Trajectory, series: str, groups: Collection[str] | None = None
+) -> None:
     """Its records, and alignment's share of growth by spacing in checkpoints."""
     for each in found.records():
-        stage.record(each.name, each.value, step=each.step, series=series, **each.labels)
+        if groups is None or each.labels["group"] in groups:
+            stage.record(each.name, each.value, step=each.step, series=series, **each.labels)
     for group, account in found.dynamics.items():
+        if groups is not None and group not in groups:
+            continue
         for lag, share in account.shares.items():
             if np.isfinite(share):
                 stage.record("alignment_share", share, step=lag, series=series, group=group)

@@ -40,7 +40,7 @@ from orderone.models.config import LanguageConfig
 from orderone.models.language import LanguageTransformer
 from orderone.probes.watch import watch
 from orderone.training import loop
-from orderone.training.schedules import Kind, Schedule, multiplier
+from orderone.training.schedules import Kind, Multiplier, Schedule, multiplier
 
 SUMMARY = "trained.json"
 _EVALUATED = 64  # sentences that are scored together
@@ -65,6 +65,8 @@ class SmallModel:
     lr: float = 1e-3
     weight_decay: float = 1e-2
     schedule: Kind = "constant"
+    warmup: int = 0
+    """Steps over which the rate rises."""
     sentences: int | None = None
     """To train on; None: all."""
     vocabulary: int | None = None
@@ -106,6 +108,10 @@ class SmallModel:
         return small_text(
             self.corpus, T=self.T, sentences=self.sentences, vocabulary=self.vocabulary, data=data
         )
+
+    def multiplier(self, steps: int) -> Multiplier:
+        """Of ``lr``, by step."""
+        return multiplier(self.schedule, steps=steps, warmup=self.warmup)
 
     def steps(self, sentences: int) -> int:
         """Of all epochs."""
@@ -207,7 +213,7 @@ def train(task: Task, progress: Callable[[int, int], None] = quiet) -> None:
                 _moved(chosen, text, task.seed, device),
                 loss=next_word,
                 observers=[course.observe],
-                schedule=Schedule(optimizer, multiplier(chosen.schedule, steps=steps)),
+                schedule=Schedule(optimizer, chosen.multiplier(steps)),
             )
     course.end()
 

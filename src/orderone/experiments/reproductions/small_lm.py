@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from orderone.experiments.dry_run import DryRun
-from orderone.experiments.norm_charts import keep_trajectory, norm_section
+from orderone.experiments.norm_charts import KINDS, keep_trajectory, norm_section
 from orderone.experiments.reproduction import Outcome, Stage
 from orderone.experiments.small_models import (
     SmallModel,
@@ -120,7 +120,7 @@ class _Found:
 
     def keep(self, stage: Stage) -> None:
         name, test = self.chosen.name, self.model.test
-        keep_trajectory(stage, self.series, name)
+        keep_trajectory(stage, self.series, name, KINDS)
         for step, value in zip(*self.model.values("norm_of_everything"), strict=True):
             stage.record("norm", value, step=int(step), series=name, group="everything")
         for step, loss in self.model.losses.items():
@@ -216,7 +216,7 @@ def _relative(norm: np.ndarray) -> np.ndarray:
 
 
 def _norms(found: Sequence[_Found]) -> Section:
-    groups = ("total", "matrices", "gains", "biases", "everything")
+    groups = (*KINDS, "everything")
     return Section(
         heading="Growth of norms, end over start",
         text="'total' is the encoder; 'everything' has embeddings and head too. Gains, 1 at the "
