@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from orderone.core.errors import ModelError
 from orderone.models.build import build
 from orderone.models.config import Config
 
@@ -38,11 +39,26 @@ def untrained(note: str) -> DryRun:
 
 
 def trainings(
-    config: Config, *, count: int, steps: int, tokens_per_step: int, note: str = ""
+    config: Config,
+    *,
+    count: int,
+    steps: int,
+    tokens_per_step: int,
+    published: int | None = None,
+    note: str = "",
 ) -> DryRun:
-    """``count`` trainings of a model, whose parameters are counted on the meta device."""
+    """``count`` trainings of a model, whose parameters are counted on the meta device.
+
+    ModelError where they are not the ``published`` number.
+    """
     model = build(config, device="meta")
     parameters = sum(each.numel() for each in model.parameters())
+    if published is not None and parameters != published:
+        raise ModelError(
+            f"{parameters:,} parameters",
+            expected=f"{published:,}, the published number",
+            do="correct the model's configuration",
+        )
     tokens = count * steps * tokens_per_step
     return DryRun(
         parameters=parameters,

@@ -8,7 +8,7 @@ function of the loss is searched along the same points.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,6 +19,9 @@ Losses = Mapping[Point, float]
 """Of the points that were tried; what is not finite counts as the worst, and alike."""
 
 Evaluate = Callable[[Sequence[Point]], Iterable[tuple[Point, float]]]
+
+Named = tuple[str, Point]
+"""A point of one of several searches."""
 
 NEIGHBOURS: tuple[Point, ...] = ((1, 0), (0, 1), (1, -1), (-1, 1), (0, -1), (-1, 0))
 """The paper's six, as powers of 2 in (lr, wd)."""
@@ -39,15 +42,43 @@ class Found:
 
 def search(evaluate: Evaluate, *, start: Point = (0, 0), trials: int, at_once: int = 1) -> Found:
     """Tries at most ``trials`` points, none twice, ``at_once`` of them in a call."""
-    tried: dict[Point, float] = {}
-    while len(tried) < trials:
-        wanted = next_points(tried, start=start)[: min(at_once, trials - len(tried))]
-        if not wanted:
-            break
-        losses = {point: ranked(loss) for point, loss in evaluate(wanted)}
+
+    def unnamed(wanted: Sequence[Named]) -> Iterator[tuple[Named, float]]:
+        for point, loss in evaluate([point for _, point in wanted]):
+            yield ("", point), loss
+
+    return search_all(unnamed, {"": start}, trials=trials, at_once=at_once)[""]
+
+
+def search_all(
+    evaluate: Callable[[Sequence[Named]], Iterable[tuple[Named, float]]],
+    starts: Mapping[str, Point],
+    *,
+    trials: int,
+    at_once: int = 1,
+) -> dict[str, Found]:
+    """Searches side by side: a call tries the next points of all that are still under way.
+
+    Each is the search that it would be alone, of at most ``trials`` points, ``at_once`` a call.
+    """
+    tried: dict[str, dict[Point, float]] = {name: {} for name in starts}
+
+    def next_of(name: str) -> list[Named]:
+        room = min(at_once, trials - len(tried[name]))
+        wanted = next_points(tried[name], start=starts[name]) if room else []
+        return [(name, point) for point in wanted[:room]]
+
+    while wanted := [each for name in starts for each in next_of(name)]:
+        losses = {each: ranked(loss) for each, loss in evaluate(wanted)}
         # In the order of asking: which trial ended first must not matter.
-        tried |= {point: losses[point] for point in wanted}
-    return Found(verdict=verdict(tried, start=start), best=least(tried, start)[0], losses=tried)
+        for name, point in wanted:
+            tried[name][point] = losses[name, point]
+    return {name: _found(tried[name], start) for name, start in starts.items()}
+
+
+def _found(tried: dict[Point, float], start: Point) -> Found:
+    best = least(tried, start)[0]
+    return Found(verdict=verdict(tried, start=start), best=best, losses=tried)
 
 
 def next_points(tried: Losses, *, start: Point = (0, 0)) -> list[Point]:

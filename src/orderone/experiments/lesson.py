@@ -62,7 +62,7 @@ def _images(chosen: ImagesConfig, config: RunConfig, ranks: Ranks) -> Lesson:
     count = max(1, config.evaluation_batches // ranks.world)
 
     def validation() -> Iterable[Any]:
-        held_out = ImageBatches(found, split="validation", epochs=1, shuffle=False, **share)
+        held_out = ImageBatches(found, split=chosen.held_out, epochs=1, shuffle=False, **share)
         return islice(held_out, count)
 
     return Lesson(

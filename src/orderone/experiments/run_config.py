@@ -57,6 +57,8 @@ class ImagesConfig(Settings):
     """Pixels of a side; as they are, and 224 for image files, where not given."""
     augmentation: str = "none"
     """``light`` or ``paper``; see ``data.augmentation``."""
+    held_out: Literal["validation", "test"] = "validation"
+    """What is evaluated on: after a search over settings, images that it never saw."""
 
 
 class RunConfig(TrainingConfig):

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import PositiveInt
 
 from orderone.core.errors import ConfigError
-from orderone.experiments.hexagon import Point, Verdict, search
+from orderone.experiments.hexagon import Found, Named, Point, Verdict, search_all
 from orderone.experiments.trial_runs import (
     TrialEnd,
     TrialRun,
@@ -106,43 +106,89 @@ def search_runs(
 
     ``at_once`` points are tried together, as many as there are processes where it is not given.
     """
-    require_possible(settings, limits)
-    lr, decay = settings["optimizer"]["lr"], settings["optimizer"]["weight_decay"]
-    walk = limits.trials - (limits.seeds - 1)
+    found = search_all_runs(
+        {"": settings},
+        limits,
+        folder,
+        engine=engine,
+        processes=processes,
+        at_once=at_once,
+        progress=progress,
+    )
+    return found[""]
 
-    def trial(point: Point, seed: int) -> TrialRun:
-        at = {"lr": 2.0 ** point[0] * lr, "wd": 2.0 ** point[1] * decay, "seed": seed}
+
+def search_all_runs(
+    settings: Mapping[str, Mapping[str, Any]],
+    limits: SearchConfig,
+    folder: Path,
+    *,
+    engine: Engine = "local",
+    processes: int = 1,
+    at_once: int | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Searched]:
+    """Searches side by side, each around its own start, its trials under ``folder`` / its name."""
+    for each in settings.values():
+        require_possible(each, limits)
+
+    def trial(name: str, point: Point, seed: int) -> TrialRun:
+        start = settings[name]["optimizer"]
+        lr, decay = 2.0 ** point[0] * start["lr"], 2.0 ** point[1] * start["weight_decay"]
+        at = {"lr": lr, "wd": decay, "seed": seed}
         keys = ("optimizer.lr", "optimizer.weight_decay", "seed")
         return TrialRun(
-            settings=changed(settings, dict(zip(keys, at.values(), strict=True))),
-            folder=folder / "trials" / point_name(at),
+            settings=changed(settings[name], dict(zip(keys, at.values(), strict=True))),
+            folder=folder / name / "trials" / point_name(at),
             keep_checkpoints=limits.keep_checkpoints,
         )
 
+    failures: dict[Named, str] = {}
     with workers(run_trial, engine=engine, processes=processes) as run:
-        tell = _Told(run, limits.trials, progress)
+        tell = _Told(run, limits.trials * len(settings), progress)
 
-        def evaluate(points: Sequence[Point]) -> Iterator[tuple[Point, float]]:
-            ends = tell([trial(point, settings["seed"]) for point in points])
+        def evaluate(points: Sequence[Named]) -> Iterator[tuple[Named, float]]:
+            ends = tell([trial(*each, settings[each[0]]["seed"]) for each in points])
             for index, end in ends:
                 if end.why:
                     failures[points[index]] = end.why
                 yield points[index], end.loss
 
-        failures: dict[Point, str] = {}
-        found = search(evaluate, trials=walk, at_once=at_once or processes)
-        seeds = [found.losses[found.best]]
-        if found.verdict in ("optimum", "tie"):
-            numbers = range(settings["seed"] + 1, settings["seed"] + limits.seeds)
-            ends = dict(tell([trial(found.best, seed) for seed in numbers]))
-            seeds += [ends[index].loss for index in sorted(ends)]
+        walk = limits.trials - (limits.seeds - 1)
+        found = search_all(
+            evaluate, dict.fromkeys(settings, (0, 0)), trials=walk, at_once=at_once or processes
+        )
+        further = [
+            (name, settings[name]["seed"] + number)
+            for name, each in found.items()
+            if each.verdict in ("optimum", "tie")
+            for number in range(1, limits.seeds)
+        ]
+        ends = dict(tell([trial(name, found[name].best, seed) for name, seed in further]))
+    more: dict[str, list[float]] = {name: [] for name in settings}
+    for index, (name, _) in enumerate(further):
+        more[name].append(ends[index].loss)
+    return {
+        name: _searched(
+            each,
+            settings[name]["optimizer"],
+            seeds=more[name],
+            failures={point: why for (by, point), why in failures.items() if by == name},
+        )
+        for name, each in found.items()
+    }
+
+
+def _searched(
+    found: Found, start: Mapping[str, Any], *, seeds: Sequence[float], failures: dict[Point, str]
+) -> Searched:
     return Searched(
         verdict=found.verdict,
-        lr=2.0 ** found.best[0] * lr,
-        weight_decay=2.0 ** found.best[1] * decay,
+        lr=2.0 ** found.best[0] * start["lr"],
+        weight_decay=2.0 ** found.best[1] * start["weight_decay"],
         best=found.best,
         losses=found.losses,
-        seeds=tuple(seeds),
+        seeds=(found.losses[found.best], *seeds),
         failures=failures,
     )
 
