@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import orderone
-from orderone.core.errors import ConfigError, OrderoneError
+from orderone.core.errors import ConfigError, ModelError, OrderoneError
 from orderone.experiments.coordinates import Coordinates
 from orderone.models import LanguageConfig, VisionConfig, build
 
@@ -120,6 +120,7 @@ def test_own_inputs_and_loss_and_generators_left_alone() -> None:
         (lambda: orderone.coordinates(small_vision, [64, 128], seeds=1), "at least 3 models"),
         (lambda: orderone.coordinates(lambda w: small_vision(64), [64, 128], seeds=2), "scales"),
         (lambda: orderone.coordinates(small_vision, [64, 128], "best", seeds=2), "strategy 'best'"),
+        (lambda: orderone.coordinates(lambda w: w, [64, 128], seeds=2), r"make\(64\) is a int"),  # pyright: ignore[reportArgumentType,reportReturnType]
         (lambda: orderone.coordinates(small_vision, [64, 128], s=1.5, seeds=2), "s = 1.5"),
     ],
 )
@@ -127,4 +128,4 @@ def test_bad_input_is_one_line(call: Callable[[], Coordinates], words: str) -> N
     with pytest.raises(OrderoneError, match=words) as caught:
         call()
     assert "\n" not in str(caught.value)
-    assert isinstance(caught.value, ConfigError)
+    assert isinstance(caught.value, ConfigError | ModelError)

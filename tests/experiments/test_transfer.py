@@ -80,7 +80,9 @@ def test_a_sweep_learns(tmp_path: pytest.TempPathFactory) -> None:
     assert frame.equals(sweep())
 
 
-def test_processes_give_the_same_losses(tmp_path: pytest.TempPathFactory) -> None:
+def test_a_make_that_no_other_process_can_import_is_refused(
+    tmp_path: pytest.TempPathFactory,
+) -> None:
     path = tmp_path / "text.txt"  # pyright: ignore[reportOperatorIssue]  # a Path
     path.write_text("\n".join("one two three four five six seven" for _ in range(300)))
     with pytest.raises(ConfigError, match="no other process"):

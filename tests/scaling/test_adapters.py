@@ -1,6 +1,7 @@
 """Models named on a command line: any width, same inputs, nothing fetched, one line when wrong."""
 
 import json
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from orderone.core.errors import ConfigError, MissingPackageError
+from orderone.core.errors import ConfigError, MissingPackageError, ModelError
 from orderone.experiments.sources import source
 from orderone.models import preset
 from orderone.scaling.adapters import at_width, outside_source
@@ -246,6 +247,59 @@ def test_impossible_widths_are_one_line(tmp_path: Path) -> None:
         found.build(0)
     with pytest.raises(ConfigError, match="no field that is a width"):
         config_at_width(types.SimpleNamespace(layers=3), 8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "more"),
+    [
+        ("gpt2", "GPT2ForSequenceClassification", {"num_labels": 3}),
+        ("bert", "BertForSequenceClassification", {"num_labels": 3}),
+        ("bert", "BertForSequenceClassification", {"num_labels": 1}),
+        ("bert", "BertForTokenClassification", {"num_labels": 3}),
+        ("bert", "BertForQuestionAnswering", {}),
+        ("bert", "BertForPreTraining", {}),
+        ("t5", "T5EncoderModel", {}),
+    ],
+)
+def test_heads_other_than_words_have_a_loss(
+    kind: str, name: str, more: dict[str, Any], tmp_path: Path
+) -> None:
+    """One label a text, one a word, or targets of our own: the head's gradient is not zero."""
+    found = source(str(written(tmp_path, kind, architectures=[name], **more)))
+    model = found.build(seed=0)
+    assert type(model).__name__ == name
+    task = found.task(model)
+    loss = task.loss(model, task.example(2, seed=0))
+    loss.backward()
+    assert torch.isfinite(loss)
+    *_, last = (p for p in model.parameters() if p.grad is not None)
+    assert last.grad is not None
+    assert last.grad.any()
+
+
+def test_a_model_that_does_not_take_the_guessed_batch_is_one_line(tmp_path: Path) -> None:
+    """A mixture that asks for more experts than it has."""
+    experts = {"num_local_experts": 2, "num_experts_per_tok": 4, "head_dim": 8}
+    config = {**CONFIGS["llama"][1], **experts, "model_type": "mixtral"}
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(config))
+    found = source(str(file))
+    model = found.build(seed=0)
+    task = found.task(model)
+    with pytest.raises(ModelError, match="MixtralForCausalLM that fails on a guessed") as wrong:
+        task.loss(model, task.example(2, seed=0))
+    assert "\n" not in str(wrong.value)
+
+
+def test_timm_that_lacks_what_it_imports_is_not_called_missing(tmp_path: Path) -> None:
+    """torchvision is what lacks here, where the registry's breaks transformers."""
+    (tmp_path / "timm.py").write_text("import a_package_that_nobody_has\n")
+    words = "from orderone.experiments.sources import source; source('timm:vit_tiny_patch16_224')"
+    done = subprocess.run(
+        [sys.executable, "-c", words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    said = done.stderr.strip().splitlines()[-1]
+    assert "timm, which cannot be imported (No module named 'a_package_that_nobody_has')" in said
 
 
 def test_timm_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

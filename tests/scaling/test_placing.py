@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from orderone.core.errors import ConfigError, ModelError
 from orderone.models import EncoderDecoderConfig, LanguageConfig, VisionConfig, build, preset
-from orderone.scaling.placing import find_roles
+from orderone.scaling.placing import find_roles, require_roles
 from orderone.scaling.roles import Placement, Role, Roles
 
 
@@ -390,6 +390,11 @@ def test_impossible_overrides_are_one_line(pattern: str, role: Role, said: str) 
         find_roles(Named(head=nn.Linear(n, 2)), {pattern: role})
     assert said in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+def test_an_override_that_is_no_role_is_one_line() -> None:
+    with pytest.raises(ConfigError, match="override 'bias': 'Q'; expected a Role"):
+        require_roles({"bias": "Q"})
 
 
 def test_a_model_without_parameters_or_shapes_is_refused() -> None:

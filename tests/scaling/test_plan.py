@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 import orderone
-from orderone.core.errors import ConfigError
+from orderone.core.errors import ConfigError, ModelError
 from orderone.models import EncoderDecoderConfig, LanguageConfig, VisionConfig, build, preset
 from orderone.scaling.constants import LANGUAGE_WORD, PRESETS, Constants
+from orderone.scaling.matching import required_module
 from orderone.scaling.plan import Plan
 from orderone.scaling.roles import Role
 
@@ -249,6 +250,14 @@ def test_bad_input_is_one_line(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said) as wrong:
         orderone.plan(language(), **arguments)
     assert "\n" not in str(wrong.value)
+
+
+def test_what_is_no_model_is_one_line() -> None:
+    """Also of the factory for a base width."""
+    with pytest.raises(ModelError, match="the model is a str; expected a torch"):
+        required_module("preset:r2c2", "the model")
+    with pytest.raises(ModelError, match=r"make\(8\) is a int"):
+        orderone.plan(language(), base_width=8, make=lambda n: n)  # pyright: ignore[reportArgumentType]
 
 
 def test_vision_constants_only_with_patches() -> None:

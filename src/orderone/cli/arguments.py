@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from orderone.core.errors import ConfigError
+from orderone.core.errors import ConfigError, OrderoneError
 
 Number = TypeVar("Number", int, float)
 
@@ -26,7 +26,7 @@ def numbers(text: str, kind: Callable[[str], Number], *, option: str) -> list[Nu
 
 @contextmanager
 def counted(what: str, *, quiet: bool) -> Generator[Callable[[int, int], None]]:
-    """A bar that is told (done, total)."""
+    """A bar that is told (done, total); it leaves nothing above the line of an error."""
     # On stderr: standard output holds the result alone.
     from rich.console import Console
     from rich.progress import (
@@ -45,4 +45,8 @@ def counted(what: str, *, quiet: bool) -> Generator[Callable[[int, int], None]]:
     )
     with Progress(*columns, console=Console(stderr=True), disable=quiet) as progress:
         bar = progress.add_task(what, total=None)
-        yield lambda done, total: progress.update(bar, completed=done, total=total)
+        try:
+            yield lambda done, total: progress.update(bar, completed=done, total=total)
+        except OrderoneError:
+            progress.update(bar, visible=False)
+            raise

@@ -34,6 +34,7 @@ from orderone.probes.coordinates import (
     gradients,
     sizes,
 )
+from orderone.scaling.matching import required_module
 from orderone.scaling.plan import Plan, plan
 from orderone.scaling.tasks import task
 
@@ -192,7 +193,7 @@ def made(make: Make, width: int, seed: int) -> nn.Module:
     """``make(width)``, drawn from ``seed``; torch's generators are left as they were."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return make(width)
+        return required_module(make(width), f"make({width})")
 
 
 def learning_rate(lr: float | None, plan: Plan) -> float:

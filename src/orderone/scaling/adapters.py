@@ -164,6 +164,12 @@ def _timm() -> Callable[..., nn.Module]:
     try:
         import timm  # pyright: ignore[reportMissingImports]  # optional
     except ImportError as error:
+        if error.name != "timm":
+            raise ConfigError(
+                f"timm, which cannot be imported ({error})",
+                expected="it with all that it needs, for models named timm:NAME",
+                do="install a torchvision that is built for your torch, from the same place",
+            ) from error
         raise MissingPackageError("timm", needed_for="models named timm:NAME") from error
 
     def create(name: str, **settings: Any) -> nn.Module:

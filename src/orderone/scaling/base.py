@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from orderone.core.errors import ConfigError, ModelError
 from orderone.core.parameter_names import clean_name
 from orderone.scaling.constants import Distribution
+from orderone.scaling.matching import required_module
 from orderone.scaling.roles import Placement, Roles
 from orderone.scaling.width import at_width
 
@@ -55,7 +56,9 @@ def base_model(model: nn.Module, base_width: int, make: Make | None) -> nn.Modul
     # Seeded, so that the measured constants are the same in every process and every run.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return at_width(model, base_width) if make is None else make(base_width)
+        if make is None:
+            return at_width(model, base_width)
+        return required_module(make(base_width), f"make({base_width})")
 
 
 def measure(model: nn.Module, roles: Roles) -> dict[str, Measured]:

@@ -14,6 +14,17 @@ from orderone.scaling.row import Row
 _SHOWN = 3
 
 
+def required_module(found: object, what: str) -> nn.Module:
+    """``found``, refused unless it is a model."""
+    if isinstance(found, nn.Module):
+        return found
+    raise ModelError(
+        f"{what} is a {type(found).__name__}",
+        expected="a torch.nn.Module",
+        do="pass the model itself; let make(width) return it",
+    )
+
+
 def bare(model: nn.Module) -> nn.Module:
     """The model inside torch.compile's and DDP's wrappers."""
     while True:

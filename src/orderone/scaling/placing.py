@@ -164,6 +164,7 @@ def _refuse_unplaced(tensors: Iterable[_Tensor]) -> None:
 def _said(tensors: list[_Tensor], overrides: Mapping[str, Role]) -> dict[str, Placement]:
     """Rows that the user decides, by name."""
     patterns = {text: _compiled(text) for text in overrides}
+    require_roles(overrides)
     matched: set[str] = set()
     rows: dict[str, Placement] = {}
     for tensor in tensors:
@@ -180,6 +181,17 @@ def _said(tensors: list[_Tensor], overrides: Mapping[str, Role]) -> dict[str, Pl
                 do="correct or drop it",
             )
     return rows
+
+
+def require_roles(overrides: Mapping[str, object]) -> None:
+    """Refuse what is no Role by name; annotations alone would not."""
+    for text, role in overrides.items():
+        if not isinstance(role, Role):
+            raise ConfigError(
+                f"override '{text}': {role!r}",
+                expected="a Role",
+                do="write Role(group=..., fan_in=..., fan_out=..., lookup=...)",
+            )
 
 
 def _compiled(text: str) -> re.Pattern[str]:

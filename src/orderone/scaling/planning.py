@@ -20,7 +20,7 @@ from orderone.scaling.constants import (
     Distribution,
     constants_of,
 )
-from orderone.scaling.matching import bare
+from orderone.scaling.matching import bare, required_module
 from orderone.scaling.multiplier import own_multiplier
 from orderone.scaling.placing import find_roles
 from orderone.scaling.rates import Rates, rates_of
@@ -65,7 +65,7 @@ def planned(model: nn.Module, settings: Settings) -> dict[str, Any]:
     """The fields of the model's plan."""
     chosen = strategy_of(settings.strategy, s=settings.s)
     _require_possible(settings)
-    bared = bare(model)
+    bared = bare(required_module(model, "the model"))
     roles = roles_of(bared, settings.overrides)
     base = None if settings.base_width is None else _base(bared, roles, settings)
     constants = _constants(bared, roles, chosen, settings)
