@@ -7,7 +7,6 @@ of Table 1 are functions of parameters of every kind; the encoder of App. D is o
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -158,9 +157,9 @@ class Homogeneity:
         return self._powers[-1] if self._powers else math.inf
 
     @property
-    def power(self) -> float:
-        """p of c^−p over the last octave: the median, since a score that parts late is a jump."""
-        return statistics.median(self._powers[-QUARTERS:])
+    def left(self) -> float:
+        """The largest error of the last octave: a score that parts late makes it jump."""
+        return max(error for _, error in self.errors[-QUARTERS:])
 
     @property
     def _powers(self) -> list[float]:
@@ -172,7 +171,7 @@ class Homogeneity:
         """Exact, or how the error falls."""
         if max(error for _, error in self.errors) <= EXACT:
             return "exact"
-        return "exponential" if self.fall > STEEP else f"c^−{self.power:.2f}"
+        return "exponential" if self.fall > STEEP else "slower"
 
 
 def homogeneity(model: nn.Module, function: Callable[[], Tensor], *, octaves: int) -> Homogeneity:
