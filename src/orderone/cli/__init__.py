@@ -15,6 +15,7 @@ from orderone.cli.heads import heads
 from orderone.cli.homogeneity import homogeneity
 from orderone.cli.kernels import kernels
 from orderone.cli.plan import plan
+from orderone.cli.report import report
 from orderone.cli.reproduce import reproduce
 from orderone.cli.saturation import saturation
 from orderone.cli.search import search
@@ -66,6 +67,7 @@ app.command()(homogeneity)
 app.command()(saturation)
 app.command()(heads)
 app.command()(reproduce)
+app.command()(report)
 app.command()(kernels)
 app.command()(trajectory)
 

@@ -82,7 +82,7 @@ def estimates(
     if frame.schema[x[0]].is_numeric():
         along = alt.X(columns[x[0]], type="quantitative", title=x[1], scale=_scale(log_x))
     else:
-        axis = alt.Axis(labelAngle=_angle(frame[x[0]], WIDTH), labelLimit=220)
+        axis = alt.Axis(labelAngle=name_angle(frame[x[0]], WIDTH), labelLimit=220)
         along = alt.X(columns[x[0]], type="ordinal", title=x[1], sort=None, axis=axis)
     up = alt.Y(type="quantitative", title=y[1], scale=_scale(log_y))
     drawn = alt.Chart(columns.frame).encode(x=along)
@@ -254,7 +254,7 @@ def _reference(drawn: alt.Chart, up: alt.Y, what: float | str) -> alt.Chart:
     return ruled.encode(y=up.field("level"))
 
 
-def _angle(names: pl.Series, width: int) -> int:
+def name_angle(names: pl.Series, width: int) -> int:
     """Degrees that text under an axis is turned by: none where all of it fits side by side."""
     texts = [str(name) for name in names.unique().to_list()]
     letters = max(map(len, texts), default=0)

@@ -110,22 +110,33 @@ def _encodings(spec: Tree) -> list[Tree]:
 
 
 def _with_hover(spec: Tree) -> Tree:
-    """Of a line, the point nearest to the pointer is shown and tells its numbers.
+    """Of lines, the point nearest to the pointer is shown and tells its numbers.
 
     Left alone, Vega tells those of a line's first point wherever it is touched.
     """
-    if _mark(spec).get("type") != "line":
-        return spec
-    encoding = dict(spec["encoding"])
-    told = {"tooltip": encoding.pop("tooltip")} if "tooltip" in encoding else {}
+    if "mark" in spec:
+        alone = ("mark", "encoding")
+        rest = {key: value for key, value in spec.items() if key not in alone}
+        spec = {**rest, "layer": [{key: spec[key] for key in alone}]}
+    layers = [dict(layer) for layer in spec.get("layer", [])]
+    for line in layers:
+        encoding = line.get("encoding", {})
+        if _mark(line).get("type") == "line" and "tooltip" in encoding:
+            line["encoding"] = {key: each for key, each in encoding.items() if key != "tooltip"}
+            return {**spec, "layer": [*layers, _pointed(line, encoding)]}
+    return {**spec, "layer": layers} if layers else spec
+
+
+def _pointed(line: Tree, encoding: Tree) -> Tree:
+    """A point, unseen until the pointer is nearest to it, at every place of a line."""
     seen = {"condition": {"param": "near", "empty": False, "value": 1}, "value": 0}
-    point = {
+    kept = {key: each for key, each in encoding.items() if key != "strokeDash"}
+    return {
+        **({"data": line["data"]} if "data" in line else {}),
         "mark": {"type": "point", "filled": True, "size": 70},
         "params": [{"name": "near", "select": _NEAREST}],
-        "encoding": {"opacity": seen, **told},
+        "encoding": {**kept, "opacity": seen},
     }
-    rest = {key: value for key, value in spec.items() if key not in ("mark", "encoding")}
-    return {**rest, "encoding": encoding, "layer": [{"mark": spec["mark"]}, point]}
 
 
 def _with_gestures(spec: Tree) -> Tree:
@@ -144,7 +155,8 @@ def _with_gestures(spec: Tree) -> Tree:
 def _gestures(encoding: Tree, layers: list[Tree], shared: Tree) -> list[Tree]:
     """What the pointer can do with these axes and colours; ``layers`` are made to follow."""
     made: list[Tree] = []
-    if all(encoding[channel].get("type") == "quantitative" for channel in ("x", "y")):
+    axes = [encoding[channel] for channel in ("x", "y")]
+    if all(a.get("type") == "quantitative" and not {"bin", "aggregate"} & set(a) for a in axes):
         made.append({"name": "zoom", "select": _ZOOM, "bind": "scales"})
         for layer in layers:
             layer["mark"] = {**_mark(layer), "clip": True}
