@@ -9,6 +9,7 @@ from typing import Any, cast
 import typer
 
 from orderone import __version__
+from orderone.cli.agree import agree
 from orderone.cli.check import check
 from orderone.cli.demo import demo
 from orderone.cli.heads import heads
@@ -69,6 +70,7 @@ app.command()(heads)
 app.command()(reproduce)
 app.command()(report)
 app.command()(kernels)
+app.command()(agree)
 app.command()(trajectory)
 
 

@@ -172,12 +172,13 @@ def _found(result: Kernels) -> list[str]:
 def _print(result: Kernels, run: RunFolder) -> None:
     for sentence in _found(result):
         typer.echo(sentence)
-    for line in _aligned([COLUMNS, *_rows(result)]):
+    for line in aligned([COLUMNS, *_rows(result)]):
         typer.echo(line)
     typer.echo(f"Page: {run.path / 'report.html'}")
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines, the first column to the left and numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(

@@ -30,8 +30,10 @@ OUTPUTS = 8
 _OURS = {"class-token": "class_token", "bias": "head_bias"}
 """The theory's name of a group, where a plan has another."""
 
-Measured = dict[tuple[str, int], Float64[Tensor, "a a"]]
-"""Kernels of one network by (G, F, Theta or "Theta of" a group, place of the block)."""
+Key = tuple[str, int]
+"""G, F, Theta or "Theta of" a group, and the place of the block."""
+Measured = dict[Key, Float64[Tensor, "a a"]]
+"""Kernels of one network."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +47,11 @@ class FiniteNetwork:
     H: int
 
     @classmethod
-    def of(cls, spec: KernelSpec, n: int, *, heads: int) -> FiniteNetwork:
-        """Of width n; with ``heads`` where the spec does not state channels a head."""
-        H = head_count(spec, n, heads=heads)
+    def of(cls, spec: KernelSpec, n: int, heads: int | None = None) -> FiniteNetwork:
+        """Of width n, with the spec's channels a head or else so many ``heads``."""
+        H = head_count(spec, n, heads)
         model = _model(spec, n, H).double().eval()
+        _without_pad_(model, spec.pad)
         made = plan(model, strategy="neural-tangent", constants=constants(spec))
         return cls(spec=spec, model=model, inputs=_inputs(spec, model), plan=made, H=H)
 
@@ -58,14 +61,19 @@ class FiniteNetwork:
         config = self.model.config
         return config.block_count + 2 + isinstance(config, EncoderDecoderConfig)
 
-    def measure(self, seed: int) -> Measured:
-        """G, F and Θ of every block, and Θ of every group at the head where the spec asks."""
+    def forward(self, seed: int) -> Measured:
+        """G and F of every block, from one forward pass."""
         self.plan.initialize_(seed=seed, model=self.model)
-        head = self.blocks - 1
         found: Measured = {}
         seen = kernel(self.model, self.inputs, epsilon=self.spec.epsilon, output=self.read)
         for place, each in enumerate(seen):
             found["G", place], found["F", place] = each.G, each.F
+        return found
+
+    def measure(self, seed: int) -> Measured:
+        """G, F and Θ of every block, and Θ of every group at the head where the spec asks."""
+        found = self.forward(seed)
+        head = self.blocks - 1
         at_head = self._tangent()
         found["Theta", head] = at_head.total
         if self.spec.splits:
@@ -126,11 +134,18 @@ def constants(spec: KernelSpec) -> dict[str, float]:
     return {plans.get(g, g): spec.constants(g) for g in InitialConstants.model_fields}
 
 
-def head_count(spec: KernelSpec, n: int, *, heads: int) -> int:
+def head_count(spec: KernelSpec, n: int, heads: int | None = None) -> int:
     """H = n/C at the spec's channels a head, or the given number."""
-    H = heads if spec.head_dim is None else n // spec.head_dim
-    if H < 1 or n % H or (spec.head_dim is not None and n % spec.head_dim):
-        what = f"{heads} heads" if spec.head_dim is None else f"heads of {spec.head_dim} channels"
+    C = spec.head_dim
+    if (C is None) == (heads is None):
+        raise ConfigError(
+            "a number of heads beside head_dim" if C else "neither heads nor head_dim",
+            expected="one of them: head_dim channels a head, or heads and C → ∞",
+            do="leave one out",
+        )
+    H = n // C if C is not None else heads or 0
+    if H < 1 or n % H or (C is not None and n % C):
+        what = f"{heads} heads" if C is None else f"heads of {C} channels"
         raise ConfigError(
             f"width {n} with {what}",
             expected="widths that the heads divide",
@@ -233,6 +248,14 @@ def _encoder_decoder(spec: KernelSpec, shared: dict[str, Any]) -> AnyTransformer
         tokens(spec, "targets").shape[1], shared["n"]
     )
     return model
+
+
+def _without_pad_(model: AnyTransformer, pad: int | None) -> None:
+    """The theory's [pad] has no embedding, and learns none."""
+    for name in ("word", "stem.word"):
+        word = dict(model.named_modules()).get(name)
+        if isinstance(word, nn.Embedding):
+            word.padding_idx = pad
 
 
 def _vision(spec: KernelSpec, shared: dict[str, Any]) -> AnyTransformer:

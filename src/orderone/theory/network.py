@@ -70,12 +70,15 @@ class Network:
 
     @property
     def vocabulary(self) -> int:
-        """Rows of W^WE: as stated, or as many words as the inputs show."""
+        """Rows of W^WE: as stated, or as many words as the inputs show; [pad] learns nothing."""
         if self.spec.n_vocab is not None:
             return self.spec.n_vocab
         sides = [side.words for side in (self.encoder, self.decoder) if side is not None]
         words = [each.flatten() for each in sides if each is not None]
-        return len(torch.cat(words).unique()) if words else 1
+        if not words:
+            return 1
+        shown = torch.cat(words).unique()
+        return max(1, len(shown if self.spec.pad is None else shown[shown != self.spec.pad]))
 
     def recursion(self, index: int, draws: int) -> list[BlockSignal]:
         """Every block once, from draws that no other ``index`` shares."""
