@@ -75,6 +75,11 @@ class Walk:
         return self.model.chosen.mask == "causal"
 
     @property
+    def grew(self) -> bool:
+        """By enough that shares of growth say something."""
+        return bool(self.steps.norm[-1] > 1.01 * self.steps.norm[0])
+
+    @property
     def spacing(self) -> int:
         """Steps between checkpoints."""
         return self.series.steps[1] - self.series.steps[0]

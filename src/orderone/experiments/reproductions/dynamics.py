@@ -69,14 +69,15 @@ def _told(found: Sequence[Walk]) -> str:
 
 
 def _why(written: Sequence[Walk], *, better: bool, root: bool) -> str:
-    carried = [1 - each.shares[each.spacing] for each in written]
-    text = (
-        f"Nothing is fitted: steps are measured. Σ‖δ‖² makes {min(carried):.0%} to "
-        f"{max(carried):.0%} of the growth in norm² between checkpoints, and "
-        f"{min(1 - each.shares[1] for each in written):.0%} to "
-        f"{max(1 - each.shares[1] for each in written):.0%} of it step by step: single steps are "
-        "far from aligned, and yet alignment carries their growth."
-    )
+    text = "Nothing is fitted: steps are measured."
+    grown = [each for each in written if each.grew]
+    if grown:
+        single, apart = ([1 - each.shares[k] for each in grown] for k in (1, grown[0].spacing))
+        text += (
+            f" Σ‖δ‖² makes {min(apart):.0%} to {max(apart):.0%} of growth in norm² between "
+            f"checkpoints, but {min(single):.0%} to {max(single):.0%} step by step: single steps "
+            "are far from aligned, and yet alignment carries much of the growth."
+        )
     if not better:
         text += " In some run the two errors are within a factor 1.5, which does not tell."
     if not root:
