@@ -2,81 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
+from statistics import fmean
 
+import numpy as np
 import polars as pl
 
 from orderone.core.record import Record, RecordWriter
 from orderone.data.batches import Batch, PackedStream
 from orderone.data.bpe import BytePairs
 from orderone.data.corpora import corpus
-from orderone.experiments.tour.during import Lesson, model_config
+from orderone.experiments.tour.during import Lesson, model_config, untrained
 from orderone.experiments.tour.stop import Stop
-from orderone.models.build import build
 from orderone.probes.heads import Heads, heads
-from orderone.probes.saturation import Saturation, saturation
-from orderone.report.charts import lines
+from orderone.probes.saturation import Level, saturation
+from orderone.report.charts import Picture, estimates, lines
 from orderone.report.maps import grid
 from orderone.report.page import Section
 from orderone.trajectory.series import Trajectory, trajectory
 
-SEEDS = (0, 1)
-WINDOWS = 16
-"""Of validation text, for saturation and heads."""
+RANDOM = 3
+"""Random networks beside the trained one."""
 
 
 def grown(lesson: Lesson) -> Stop:
     """The run's own checkpoints, read once as a series."""
     series = trajectory(lesson.run.checkpoints)
-    law = series.laws["total"]
-    share = series.dynamics["total"].sentence
+    law, account = series.laws["total"], series.dynamics["total"]
+    count = len(series.steps)
+    told = [f"{name}: {series.laws[name].sentence}." for name in series.headline]
+    section = Section(
+        heading="After: how the norm grew",
+        text=" ".join([*told, f"total: {account.sentence}."]),
+        chart=_accounts(series),
+        alternative="Norm of the parameters over checkpoints, beside two accounts of its growth",
+    )
     return Stop(
-        found=f"Trajectory: over {len(series.steps)} checkpoints the norm {law.sentence}; {share}.",
-        sections=[_growth(series)],
+        name="trajectory",
+        found=f"Trajectory: over {count} checkpoints the norm of the parameters {law.sentence}.",
+        numbers={
+            "checkpoints": count,
+            "law": law.as_json(),
+            "dynamics": account.as_json(),
+            "findings": len(series.findings),
+        },
+        sections=[section],
     )
 
 
-def held_out(lesson: Lesson) -> list[Batch]:
+def held_out(lesson: Lesson, windows: int) -> list[Batch]:
     """Windows of text that the model has not learned from."""
     config = model_config(lesson.config)
     tokenizer = BytePairs.load(lesson.run.path / "tokenizer")
-    text = tokenizer.encode_many(corpus("stdlib").validation).tokens
-    stream = PackedStream(text, T=config.T, batch_size=WINDOWS, seed=0, shuffle=False, epochs=1)
+    text = corpus("stdlib", limit=lesson.config.data.limit).validation
+    tokens = tokenizer.encode_many(text).tokens
+    stream = PackedStream(tokens, T=config.T, batch_size=windows, seed=0, shuffle=False, epochs=1)
     return list(islice(stream, 1))
 
 
-def saturated(lesson: Lesson, batches: Sequence[Batch], records: RecordWriter) -> Stop:
+def saturated(lesson: Lesson, batches: Sequence[Batch], records: RecordWriter, seed: int) -> Stop:
     """Cosine with the saturated network by layer, trained beside random."""
-    config = model_config(lesson.config)
-    found = saturation(
-        lesson.model, batches, fresh=lambda seed: build(config, seed=seed), seeds=SEEDS
-    )
-    frame = _levels(found)
+    seeds = range(seed + 1, seed + 1 + RANDOM)
+    found = saturation(lesson.model, batches, fresh=lambda s: untrained(lesson, s), seeds=seeds)
+    assert found.random is not None
+    levels: dict[str, Sequence[Level]] = {"trained": found.layers, "random": found.random}
+    frame = _levels(levels)
     for row in frame.to_dicts():
         labels = {"layer": row["layer"], "network": row["network"]}
         records.write(Record(0, "saturation", row["cosine"], labels))
-    chart = lines(
+    chart = estimates(
         frame,
-        x=("place", "layer, in the order computed"),
+        x=("layer", "layer, in the order computed"),
         y=("cosine", "cosine of f(x; θ) and f(x; 1024 θ)"),
+        error="se",
         colour=("network", "network"),
         title="Saturation by layer",
-        points=True,
+        subtitle=f"Random: mean of {RANDOM} initialisations of the same plan",
     )
-    section = Section(
-        heading="After: saturation",
-        text=" ".join(found.said),
-        chart=chart,
-        alternative="Cosine with the saturated network by layer, trained and random",
-    )
-    last, other = found.layers[-1], (found.random or found.layers)[-1]
+    last = {network: each[-1].cosine for network, each in levels.items()}
     return Stop(
+        name="saturation",
         found=(
             f"Saturation: at the last layer the trained network's cosine with its saturated self "
-            f"is {last.cosine:.2f}; a random one's is {other.cosine:.2f}."
+            f"is {last['trained']:.2f}, a random one's {last['random']:.2f}."
         ),
-        sections=[section],
+        numbers={
+            "layers": {network: [e.cosine for e in each] for network, each in levels.items()},
+            "collapsed": found.collapsed,
+        },
+        sections=[
+            Section(
+                heading="After: saturation",
+                text=" ".join(found.said),
+                chart=chart,
+                alternative="Cosine with the saturated network by layer, trained and random",
+            )
+        ],
     )
 
 
@@ -87,61 +109,73 @@ def attended(lesson: Lesson, batches: Sequence[Batch], records: RecordWriter) ->
         labels = {"layer": each.layer, "head": str(each.head), "kind": each.kind}
         records.write(Record(0, "saturated positions", each.saturated_positions, labels))
         records.write(Record(0, "effective positions", each.effective_positions, labels))
+    positions = _positions(found)
+    section = Section(
+        heading="After: what heads look at",
+        text=(
+            f"Effective positions, e^entropy of a row, in the network as it is. "
+            f"{' '.join(found.said)}"
+        ),
+        chart=_head_map(found),
+        alternative="Effective positions of every head, by layer and head",
+    )
     return Stop(
-        found=f"Attention: {_kinds(found)}",
-        sections=[
-            Section(
-                heading="After: what heads look at",
-                text=(
-                    "Effective positions, e^entropy of a row, in the network as it is; saturated, "
-                    "nearly every head looks at one."
-                ),
-                chart=_head_map(found),
-                alternative="Effective positions of every head, by layer and head",
-            )
-        ],
+        name="heads",
+        found=(
+            f"Attention: as it is, a head spreads over {positions['effective']:.1f} of the "
+            f"{positions['legal']:.1f} positions it may look at; saturated, over "
+            f"{positions['saturated']:.2f}."
+        ),
+        numbers=positions,
+        sections=[section],
     )
 
 
-def _growth(series: Trajectory) -> Section:
-    spoken = series.headline
+def _accounts(series: Trajectory) -> Picture:
+    """‖θ‖ as it was, and as it were if every step stood at right angles, or all were one line."""
+    total = series.groups["total"]
+    walked = np.concatenate([[0.0], np.cumsum(total.step_norm)])
+    squares = np.concatenate([[0.0], np.cumsum(total.step_norm**2)])
+    told = {
+        "measured": total.norm,
+        "if misaligned, √(‖θ_0‖² + Σ‖δ‖²)": np.sqrt(total.norm[0] ** 2 + squares),
+        "if aligned, ‖θ_0‖ + Σ‖δ‖": total.norm[0] + walked,
+    }
     rows = [
-        (name, step, float(norm))
-        for name in spoken
-        for step, norm in zip(series.steps, series.groups[name].norm, strict=True)
+        (step, account, float(norm))
+        for account, norms in told.items()
+        for step, norm in zip(series.steps, norms, strict=True)
     ]
-    chart = lines(
-        pl.DataFrame(rows, schema=["group", "step", "norm"], orient="row"),
+    return lines(
+        pl.DataFrame(rows, schema=["step", "account", "norm"], orient="row"),
         x=("step", "step"),
         y=("norm", "‖θ‖"),
-        colour=("group", "group"),
+        colour=("account", "account"),
         title="How the norm grew",
+        subtitle="δ is the step from a checkpoint to the next",
         points=True,
     )
-    text = " ".join(f"{name}: {series.laws[name].sentence}." for name in spoken)
-    words = "Norm of the parameters over checkpoints"
-    return Section(heading="After: trajectory", text=text, chart=chart, alternative=words)
 
 
-def _levels(found: Saturation) -> pl.DataFrame:
-    sides = {"trained": found.layers, "random": found.random or ()}
-    return pl.DataFrame(
-        [
-            {"place": place, "layer": each.layer, "network": side, "cosine": each.cosine}
-            for side, levels in sides.items()
-            for place, each in enumerate(levels)
-        ]
-    )
+def _levels(levels: Mapping[str, Sequence[Level]]) -> pl.DataFrame:
+    rows = [
+        (each.layer, network, each.cosine, each.se)
+        for network, layers in levels.items()
+        for each in layers
+    ]
+    return pl.DataFrame(rows, schema=["layer", "network", "cosine", "se"], orient="row")
 
 
-def _kinds(found: Heads) -> str:
-    spread = sum(each.effective_positions for each in found.heads) / len(found.heads)
-    legal = sum(each.legal_positions for each in found.heads) / len(found.heads)
-    said = " ".join(found.said)
-    return f"{said} As it is, to {spread:.1f} of {legal:.1f} legal ones in effect."
+def _positions(found: Heads) -> dict[str, float]:
+    """Means over heads."""
+    return {
+        "effective": fmean(each.effective_positions for each in found.heads),
+        "legal": fmean(each.legal_positions for each in found.heads),
+        "saturated": fmean(each.saturated_positions for each in found.heads),
+    }
 
 
-def _head_map(found: Heads):
+def _head_map(found: Heads) -> Picture:
     frame = pl.DataFrame(
         [
             {

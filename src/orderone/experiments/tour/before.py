@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import polars as pl
 
 from orderone.core.record import Record, RecordWriter
 from orderone.experiments.coordinates import Coordinates, Line, coordinates
-from orderone.experiments.tour.stop import Stop
+from orderone.experiments.tour.size import Size
+from orderone.experiments.tour.stop import Progress, Stop
 from orderone.models.build import build
 from orderone.models.config import LanguageConfig
 from orderone.report.charts import lines
@@ -17,10 +18,10 @@ from orderone.scaling.plan import Plan, plan
 from orderone.scaling.row import Row
 
 STRATEGIES = ("standard", "neural-tangent", "hybrid", "maximal-update")
-STEPS, SEEDS = 2, 6
-T, WORDS = 32, 32
-"""Of the checked models: a vocabulary below every width. Above it the r.m.s. change of the output is
-the random part at words that the loss does not ask for."""
+STEPS = 2
+LONGEST, WORDS = 32, 32
+"""Tokens and vocabulary of the checked models: above the vocabulary the r.m.s. change of the output
+is the random part at words that the loss does not ask for."""
 
 
 def planned(config: LanguageConfig) -> Stop:
@@ -37,6 +38,8 @@ def planned(config: LanguageConfig) -> Stop:
     hidden = {name: _hidden_factor(each) for name, each in plans.items()}
     told = ", ".join(f"{factor:.2g} under {name}" for name, factor in hidden.items())
     return Stop(
+        name="plan",
+        numbers={"width": config.n, "factors": hidden},
         found=(
             f"Plan: at width {config.n} AdamW's learning rate of a hidden map is multiplied by "
             f"{told}."
@@ -54,23 +57,15 @@ def planned(config: LanguageConfig) -> Stop:
 
 def checked(
     config: LanguageConfig,
-    widths: tuple[int, ...],
+    size: Size,
+    seed: int,
     records: RecordWriter,
-    progress: Callable[[int, int], None],
+    progress: Progress,
 ) -> Stop:
     """How far the output moves in a few AdamW steps, by width, under every strategy."""
-    # An untied head: a tied one adds √n / n_vocab at each position's own word.
-    small = {"n_vocab": WORDS, "n_out": WORDS, "head_tied": False, "T": min(T, config.T)}
-    base = config.model_dump() | small | {"encoders": min(2, config.encoders)}
-
-    def make(width: int) -> LanguageConfig:
-        return LanguageConfig.model_validate(base | {"n": width})
-
     found: dict[str, Coordinates] = {}
     for place, name in enumerate(STRATEGIES):
-        found[name] = coordinates(
-            lambda width: build(make(width)), widths, name, steps=STEPS, seeds=SEEDS
-        )
+        found[name] = _coordinates(config, size, seed, name)
         progress(place + 1, len(STRATEGIES))
     frame = pl.concat([_output_change(name, each) for name, each in found.items()])
     for row in frame.to_dicts():
@@ -82,13 +77,17 @@ def checked(
         y=("value", "r.m.s. change of the output"),
         colour=("strategy", "strategy"),
         title=f"How far {STEPS} AdamW steps move the output",
-        subtitle=f"Mean over {SEEDS} seeds; of order one is flat",
+        subtitle=f"Mean over {size.seeds} seeds; of order one is flat",
         log_x=True,
         log_y=True,
         points=True,
     )
+    slopes = {name: _output_line(each).slope for name, each in found.items()}
+    growing = [name for name, each in found.items() if each.growing]
     return Stop(
-        found=f"Coordinate check: {_slopes(found, widths)}",
+        name="check",
+        found=f"Coordinate check: {_said(slopes, growing, size.widths)}",
+        numbers={"slopes": slopes, "growing": growing},
         sections=[
             Section(
                 heading="Before: does the output stay of order one?",
@@ -100,6 +99,19 @@ def checked(
                 alternative="Change of the output against width, a line each strategy",
             )
         ],
+    )
+
+
+def _coordinates(config: LanguageConfig, size: Size, seed: int, strategy: str) -> Coordinates:
+    # An untied head: a tied one adds √n / n_vocab at each position's own word.
+    small = {"n_vocab": WORDS, "n_out": WORDS, "head_tied": False, "T": min(LONGEST, config.T)}
+    base = config.model_dump() | small | {"encoders": min(2, config.encoders)}
+    return coordinates(
+        lambda width: build(LanguageConfig.model_validate(base | {"n": width})),
+        size.widths,
+        strategy,
+        steps=STEPS,
+        seeds=range(seed, seed + size.seeds),
     )
 
 
@@ -126,14 +138,14 @@ def _output_change(name: str, found: Coordinates) -> pl.DataFrame:
     return means.select(pl.lit(name).alias("strategy"), "width", "value")
 
 
-def _slopes(found: Mapping[str, Coordinates], widths: tuple[int, ...]) -> str:
-    said = [f"n^{_output_line(each).slope:+.2f} under {name}" for name, each in found.items()]
-    grown = [name for name, each in found.items() if each.growing]
-    verdict = f"something grows under {', '.join(grown)}" if grown else "nothing grows"
-    return (
-        f"over widths {', '.join(map(str, widths))} the output's change goes as "
-        f"{', '.join(said)}; {verdict}."
+def _said(slopes: Mapping[str, float | None], growing: list[str], widths: tuple[int, ...]) -> str:
+    powers = ", ".join(
+        f"{'nothing' if slope is None else f'n^{slope:+.2f}'} under {name}"
+        for name, slope in slopes.items()
     )
+    verdict = f"something grows under {', '.join(growing)}" if growing else "nothing grows"
+    over = ", ".join(map(str, widths))
+    return f"over widths {over} the output's change goes as {powers}; {verdict}."
 
 
 def _output_line(found: Coordinates) -> Line:

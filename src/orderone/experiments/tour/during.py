@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,18 +13,22 @@ from torch import nn
 
 from orderone.core.run import RunFolder
 from orderone.experiments.run_config import RunConfig
+from orderone.experiments.tour.size import Size
 from orderone.experiments.tour.stop import Stop
 from orderone.experiments.training_run import train_run
+from orderone.models.build import build
 from orderone.models.config import LanguageConfig, read_config
 from orderone.probes.watch import Watch, watch
 from orderone.report.charts import lines
 from orderone.report.page import Section
+from orderone.scaling.plan import plan
 from orderone.training.config import checked
 from orderone.training.course import Outcome, Setting
 from orderone.training.loop import Observer
 
 WATCH_EVERY = 10
-CHECKPOINTS = 24
+STRATEGY = "maximal-update"
+"""The head is tied, and what it says of the word just read is of order one at s = 1 alone."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,22 +42,27 @@ class Lesson:
     outcome: Outcome
 
 
-def lesson(steps: int, seed: int, words: int) -> RunConfig:
+def lesson(size: Size, seed: int) -> RunConfig:
     """The sources of Python's standard library, and a model small enough for a laptop."""
-    T = 128
-    model = {"kind": "language", "n": 128, "H": 4, "encoders": 4, "T": T, "n_vocab": words}
+    T, words, steps = size.T, size.vocabulary, size.steps
     settings: dict[str, Any] = {
         "seed": seed,
         "steps": steps,
         "batch_size": 16,
         "clip": 1.0,
         "evaluate_every": max(1, steps // 10),
-        "checkpoint_every": max(1, steps // CHECKPOINTS),
+        "checkpoint_every": max(1, steps // size.checkpoints),
         "keep": steps,
-        "model": model,
-        # N_rescale and factors at s = 0; the constants of the paper's language models.
-        "plan": {"strategy": "neural-tangent", "constants": "language-word"},
-        "data": {"corpus": "stdlib", "vocabulary": words, "T": T},
+        "model": {
+            "kind": "language",
+            "n": size.n,
+            "H": 4,
+            "encoders": size.encoders,
+            "T": T,
+            "n_vocab": words,
+        },
+        "plan": {"strategy": STRATEGY, "constants": "language-word"},
+        "data": {"corpus": "stdlib", "limit": size.text, "vocabulary": words, "T": T},
         "optimizer": {"lr": 1.0},
         "schedule": {"warmup": max(1, steps // 20)},
     }
@@ -89,23 +99,43 @@ def trained(config: RunConfig, to: Path, *, quiet: bool) -> Lesson:
     )
 
 
+def untrained(lesson: Lesson, seed: int) -> nn.Module:
+    """The same network as its plan starts it, from another seed."""
+    model = build(model_config(lesson.config), seed=seed)
+    asked = lesson.config.plan
+    plan(model, asked.strategy, constants=asked.constants).initialize_(seed=seed)
+    return model
+
+
 def told(lesson: Lesson) -> Stop:
     """Loss, and the alignment of steps, as the run's records have them."""
     losses = lesson.run.records().filter(name="loss").select("step", "value", "split")
-    first = losses.filter(split="validation").sort("step")["value"][0]
-    outcome = lesson.outcome
-    words = model_config(lesson.config).n_vocab
+    validation = losses.filter(split="validation").sort("step")["value"]
+    first, last = float(validation[0]), float(validation[-1])
+    outcome, words = lesson.outcome, model_config(lesson.config).n_vocab
+    parameters = sum(each.numel() for each in lesson.model.parameters())
+    even = math.log(words)
     return Stop(
+        name="training",
         found=(
-            f"Training: {outcome.steps:,} steps at {outcome.tokens_per_second:,.0f} tokens/s "
-            f"bring the validation loss from {first:.2f} to {outcome.validation:.2f} nats a token "
-            f"({words:,} kinds of token)."
+            f"Training: {outcome.steps:,} steps of a model with {parameters:,} parameters, at "
+            f"{outcome.tokens_per_second:,.0f} tokens/s, bring the loss on text held out from "
+            f"{first:.2f} to {last:.2f} nats a token; to guess evenly among {words:,} costs "
+            f"{even:.2f}."
         ),
-        sections=[_loss(losses), _alignment(lesson.watched.records())],
+        numbers={
+            "parameters": parameters,
+            "steps": outcome.steps,
+            "tokens_per_second": outcome.tokens_per_second,
+            "loss_before": first,
+            "loss_after": last,
+            "loss_of_guessing": even,
+        },
+        sections=[_loss(losses, even), _alignment(lesson.watched.records())],
     )
 
 
-def _loss(losses: pl.DataFrame) -> Section:
+def _loss(losses: pl.DataFrame, even: float) -> Section:
     # Training first, so that the smoother validation curve is drawn over it.
     chart = lines(
         losses.filter(pl.col("step") > 0).sort("split", "step"),
@@ -113,6 +143,7 @@ def _loss(losses: pl.DataFrame) -> Section:
         y=("value", "loss (nats a token)"),
         colour=("split", "text"),
         title="What the model learned",
+        subtitle=f"Guessing evenly: {even:.2f} nats",
     )
     words = "Training and validation loss against step"
     return Section(heading="During: loss", chart=chart, alternative=words)
