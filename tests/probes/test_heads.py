@@ -155,6 +155,7 @@ def test_as_coded_counts_padding_and_its_rows_as_written_does_not() -> None:
     assert coded.saturated_positions == pytest.approx(upper_mode(length))
     assert coded.future == pytest.approx((3 + 2 + 1) / length)
     assert coded.pad == pytest.approx((2 + 2 + 2 + 2 + 1 + 0) / length)
+    assert coded.whole_future == pytest.approx((length - 2) / length)
     with pytest.raises(ConfigError, match="mask is true"):
         the(outside("gpt2"), padded((4,)), as_coded=True)
 

@@ -30,6 +30,8 @@ class Rows:
     """Queries whose rows count."""
     keys: Bool[Tensor, "b k"]
     """Real ones."""
+    seen: Bool[Tensor, "b k"]
+    """Those, or all of them where padding is a word like others."""
     future: Bool[Tensor, "q k"]
     """Keys after the query; none where queries and keys are of different stacks."""
 
@@ -42,7 +44,8 @@ class Rows:
         ahead = torch.ones(q, k, dtype=torch.bool, device=Omega.device).triu(1)
         future = ahead & (q == k and not place.cross)
         counted = torch.ones_like(queries) if as_coded else queries
-        return cls(Omega=Omega, counted=counted, keys=keys, future=future)
+        seen = torch.ones_like(keys) if as_coded else keys
+        return cls(Omega=Omega, counted=counted, keys=keys, seen=seen, future=future)
 
     def legal(self, *, causal: bool) -> Bool[Tensor, "b 1 q k"]:
         hidden = self.future if causal else torch.zeros_like(self.future)
@@ -172,7 +175,7 @@ class Tally:
         self._sum("single", single)
         prefix = self._evenly(rows, attended, legal.expand_as(attended))
         self._sum("whole_prefix", prefix & wide & ~single)
-        future = rows.future.expand_as(attended) & rows.keys[:, None, None, :]
+        future = rows.future.expand_as(attended) & rows.seen[:, None, None, :]
         self._sum("whole_future", self._evenly(rows, attended, future) & wide & ~single)
         self._add_picks(rows, attended, single)
 

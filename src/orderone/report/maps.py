@@ -42,10 +42,17 @@ def grid(
 
 
 def histogram(
-    frame: pl.DataFrame, *, value: tuple[str, str], count: str, title: str, bins: int = 30
+    frame: pl.DataFrame,
+    *,
+    value: tuple[str, str],
+    count: str,
+    title: str,
+    subtitle: str = "",
+    colour: tuple[str, str] | None = None,
+    bins: int = 30,
 ) -> alt.Chart:
-    """How many rows have each value."""
-    plain = Columns(frame.select(value[0]))
+    """How many rows have each value; stacked, a colour each value of another column."""
+    plain = Columns(frame.select(value[0], *([colour[0]] if colour else [])))
     binned = alt.Bin(maxbins=bins)
     bars = alt.X(plain[value[0]], type="quantitative", bin=binned, title=value[1])
     counted = alt.Y(aggregate="count", type="quantitative", title=count)
@@ -55,10 +62,15 @@ def histogram(
         ),
         alt.Tooltip(aggregate="count", type="quantitative", title=count),
     ]
+    chart = alt.Chart(plain.frame, title=alt.TitleParams(title, subtitle=subtitle)).mark_bar(
+        color=BLUE
+    )
+    if colour is not None:
+        field = plain[colour[0]]
+        chart = chart.encode(color=alt.Color(field, type="nominal", title=colour[1], sort=None))
+        told.insert(0, alt.Tooltip(field=field, type="nominal", title=colour[1]))
     return (
-        alt.Chart(plain.frame, title=title)
-        .mark_bar(color=BLUE)
-        .encode(x=bars, y=counted, tooltip=told)
+        chart.encode(x=bars, y=counted, tooltip=told)
         .properties(width=WIDTH, height=220)
         .configure(**configuration())
     )
