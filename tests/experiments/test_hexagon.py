@@ -8,7 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pytest
 
-from orderone.experiments.hexagon import NEIGHBOURS, Point, neighbours, next_points, search
+from orderone.experiments.hexagon import (
+    NEIGHBOURS,
+    Point,
+    neighbours,
+    next_points,
+    search,
+    search_all,
+)
 
 Objective = Callable[[Point], float]
 
@@ -165,3 +172,23 @@ def test_parallel_trials_are_of_one_round() -> None:
     search(evaluate, trials=40, at_once=4)
     assert [len(each) for each in rounds[:2]] == [1, 4]
     assert all(len(each) <= 4 for each in rounds)
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 6])
+def test_searches_side_by_side_are_what_they_are_alone(at_once: int) -> None:
+    """Every point in the same order; a call has points of all that are still under way."""
+    bowls = {"near": bowl(0.2, -0.1), "far": bowl(5.2, -3.1), "ridge": bowl(-2.0, 1.1, 0.4)}
+    calls: list[set[str]] = []
+
+    def evaluate(points: Sequence[tuple[str, Point]]) -> Iterator[tuple[tuple[str, Point], float]]:
+        calls.append({name for name, _ in points})
+        for name, point in reversed(points):
+            yield (name, point), bowls[name](point)
+
+    found = search_all(evaluate, dict.fromkeys(bowls, (0, 0)), trials=25, at_once=at_once)
+    for name, loss in bowls.items():
+        alone = search(Trials(loss), trials=25, at_once=at_once)
+        assert found[name] == alone
+        assert list(found[name].losses) == list(alone.losses)
+    assert calls[0] == set(bowls)
+    assert "near" not in calls[-1]  # found before the others, and not asked again

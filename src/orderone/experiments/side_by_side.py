@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from orderone.core.record import read_records
+from orderone.core.record import Record, read_records
 from orderone.experiments.reproduction import Stage
 from orderone.experiments.trial_runs import (
     TrialEnd,
@@ -84,6 +84,15 @@ def course_of(folder: Path, end: TrialEnd) -> Course:
         spikes=len(excursions.filter(pl.col("name") == "spike")),
         shifts=len(excursions.filter(pl.col("name") == "shift")),
     )
+
+
+def keep(stage: Stage, course: Course, **labels: str) -> None:
+    """Its curves and counts as records of the experiment."""
+    for name, curve in (("loss", course.losses), ("accuracy", course.accuracies)):
+        stage.records.write_all(Record(step, name, value, labels) for step, value in curve)
+    for name, count in (("spikes", course.spikes), ("shifts", course.shifts)):
+        stage.records.write(Record(0, name, count, labels))
+    stage.records.write(Record(0, "failed", float(course.failed), labels))
 
 
 def all_of(answers: Iterable[bool | None]) -> bool | None:

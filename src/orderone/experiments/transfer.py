@@ -165,11 +165,10 @@ def parabola_vertex(x: Sequence[float], y: Sequence[float]) -> float:
     return (x[0] + x[1]) / 2 - down * (left + right) / 2 / (up - down)
 
 
-def _vertex(losses: pl.DataFrame) -> tuple[float, bool]:
-    """(ln of the best rate, whether it lies at the edge of the rates that were tried)."""
-    rows = losses.sort("lr")
-    x = [math.log(lr) for lr in rows["lr"]]
-    y = [loss if math.isfinite(loss) else math.inf for loss in rows["loss"]]
+def best_rate(rates: Sequence[float], losses: Sequence[float]) -> tuple[float, bool]:
+    """(ln of the best rate, whether it lies at the edge of the ``rates``, which rise)."""
+    x = [math.log(rate) for rate in rates]
+    y = [loss if math.isfinite(loss) else math.inf for loss in losses]
     best = min(range(len(y)), key=y.__getitem__)
     if best in (0, len(y) - 1):
         return x[best], True
@@ -178,6 +177,11 @@ def _vertex(losses: pl.DataFrame) -> tuple[float, bool]:
     if not all(map(math.isfinite, three)) or three[1] in (three[0], three[2]):
         return x[best], False
     return parabola_vertex(x[best - 1 : best + 2], three), False
+
+
+def _vertex(losses: pl.DataFrame) -> tuple[float, bool]:
+    rows = losses.sort("lr")
+    return best_rate(rows["lr"].to_list(), rows["loss"].to_list())
 
 
 def _material(found: Task, text: str | None) -> Material:
