@@ -2,6 +2,8 @@
 
 python docs/pages.py                 write them from docs/results/
 python docs/pages.py keep RUN...     first take the verdict and the picture of finished runs
+
+mkdocs calls ``on_config`` itself, for the menu.
 """
 
 from __future__ import annotations
@@ -21,6 +23,9 @@ RESULTS = ROOT / "docs" / "results"
 PAGES = ROOT / "docs" / "reproductions"
 README = ROOT / "README.md"
 BEGIN, END = "<!-- results: made by ./dev docs -->", "<!-- end of results -->"
+INTRODUCTION = """Every figure and table of the two papers is one command: `orderone reproduce NAME --scale smoke`
+takes seconds, `laptop` minutes on two cores, `paper` is the exact setting, of which `--dry-run` tells the
+cost. Below stands what was measured; each line and each page is made from the verdict of a kept run."""
 ANSWER = {True: "held", False: "did not hold", None: "cannot be told at this size"}
 
 
@@ -48,6 +53,8 @@ def results() -> list[dict[str, Any]]:
 
 def table(kept: list[dict[str, Any]], *, linked: str) -> str:
     """claim | published | measured | verdict | command, a line each."""
+    if not kept:
+        return "No reproduction has been kept yet; `orderone reproduce --list` tells what there is."
     lines = ["| claim | published | measured | verdict | command |", "|---|---|---|---|---|"]
     for each in kept:
         verdict = verdict_of(each)
@@ -62,6 +69,8 @@ def table(kept: list[dict[str, Any]], *, linked: str) -> str:
 
 def readme(text: str, kept: list[dict[str, Any]]) -> str:
     """The README with its table made anew."""
+    if BEGIN not in text or END not in text:
+        sys.exit(f"docs/pages.py: README.md lacks a marker; expected {BEGIN} and {END}; put them")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{table(kept, linked='docs/reproductions/')}\n\n{END}{after}"
@@ -79,7 +88,7 @@ def page(each: dict[str, Any]) -> str:
     ]
     if verdict.as_coded is not None:
         lines.append(f"- As the original code computes it: {verdict.as_coded}")
-    body = "\n".join([*lines[:2], "", *lines[2:], ""])
+    body = "\n".join([lines[0], "", lines[1], "", *lines[2:], ""])
     if verdict.why:
         body += f"\n{verdict.why}\n"
     if (RESULTS / f"{verdict.name}.svg").exists():
@@ -93,16 +102,30 @@ def page(each: dict[str, Any]) -> str:
     return body
 
 
+def pages(kept: list[dict[str, Any]]) -> dict[str, str]:
+    """Text of the index and of every page, by file name."""
+    index = f"# Reproductions\n\n{INTRODUCTION}\n\n{table(kept, linked='')}\n"
+    return {"index.md": index, **{f"{each['name']}.md": page(each) for each in kept}}
+
+
 def write() -> None:
-    """README's table, the index and every page."""
+    """README's table, the index and every page; pages of verdicts that are gone go too."""
     kept = results()
     README.write_text(readme(README.read_text(encoding="utf-8"), kept), encoding="utf-8")
     PAGES.mkdir(exist_ok=True)
-    contents = table(kept, linked="")
-    index = f"# Reproductions\n\nMade from verdicts, like every page below.\n\n{contents}\n"
-    (PAGES / "index.md").write_text(index, encoding="utf-8")
-    for each in kept:
-        (PAGES / f"{each['name']}.md").write_text(page(each), encoding="utf-8")
+    made = pages(kept)
+    for old in PAGES.glob("*.md"):
+        if old.name not in made:
+            old.unlink()
+    for name, text in made.items():
+        (PAGES / name).write_text(text, encoding="utf-8")
+
+
+def on_config(config: Any) -> Any:
+    """The menu's entry of every reproduction that has a page."""
+    names = [f"reproductions/{each['name']}.md" for each in results()]
+    config["nav"].append({"Reproductions": ["reproductions/index.md", *names]})
+    return config
 
 
 def _command(verdict: Verdict) -> str:

@@ -11,7 +11,7 @@ import pytest
 from orderone.cli import run
 from orderone.cli.demo import has_desktop
 from orderone.core.run import RunFolder
-from orderone.trajectory import trajectory
+from orderone.trajectory.series import Trajectory, trajectory
 
 STOPS = ["plan", "check", "theory", "training", "trajectory", "saturation", "heads"]
 
@@ -26,6 +26,12 @@ def toured(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, dict[st
         assert run(["demo", "--quick", "--to", str(where), "--json"]) == 0
     assert len(said) == 1
     return RunFolder.open(where), json.loads(said[0])
+
+
+@pytest.fixture(scope="module")
+def series(toured: tuple[RunFolder, dict[str, Any]]) -> Trajectory:
+    """The tour's checkpoints, read again."""
+    return trajectory(toured[0].path / "training" / "checkpoints")
 
 
 def test_every_stop_speaks_in_the_order_of_before_during_after(toured) -> None:
@@ -47,14 +53,13 @@ def test_plan_states_the_rules_factors(toured) -> None:
 STRATEGIES = {"neural-tangent": 0.0, "hybrid": 0.5, "maximal-update": 1.0}
 
 
-def test_numbers_are_those_of_the_run_folders(toured) -> None:
+def test_numbers_are_those_of_the_run_folders(toured, series: Trajectory) -> None:
     folder, printed = toured
     stops = printed["stops"]
     losses = RunFolder.open(folder.path / "training").records().filter(name="loss")
     validation = losses.filter(split="validation").sort("step")["value"]
     assert stops["training"]["loss_before"] == validation[0]
     assert stops["training"]["loss_after"] == validation[-1]
-    series = trajectory(folder.path / "training" / "checkpoints")
     assert stops["trajectory"]["checkpoints"] == len(series.steps)
     assert stops["trajectory"]["law"] == json.loads(json.dumps(series.laws["total"].as_json()))
     saturation = folder.records().filter(name="saturation")
@@ -62,10 +67,9 @@ def test_numbers_are_those_of_the_run_folders(toured) -> None:
         assert saturation.filter(network=network)["value"].to_list() == cosines
 
 
-def test_the_watch_saw_the_training(toured) -> None:
+def test_the_watch_saw_the_training(toured, series: Trajectory) -> None:
     """‖θ‖ as the watch had it is ‖θ‖ as the checkpoint of that step has it."""
     folder, _ = toured
-    series = trajectory(folder.path / "training" / "checkpoints")
     seen = RunFolder.open(folder.path / "watch").records().filter(name="norm", by="total")
     watched = dict(zip(seen["step"].to_list(), seen["value"].to_list(), strict=True))
     kept = dict(zip(series.steps, series.groups["total"].norm.tolist(), strict=True))

@@ -23,11 +23,11 @@ DRAWN = {"G": "G, signal", "Theta": "Θ, tangent"}
 
 
 def agreed(size: Size, seed: int, records: RecordWriter, progress: Progress) -> Stop:
-    """G, F and Θ of every block of a two-block decoder, predicted and measured."""
+    """G, F and Θ of every block of a small decoder, predicted and measured."""
     spec = KernelSpec(
         stem="language",
         inputs=WORDS,
-        encoders=2,
+        encoders=min(2, size.encoders),
         causal=True,
         head_tied=False,
         samples=size.samples,
