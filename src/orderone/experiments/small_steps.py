@@ -25,6 +25,7 @@ from orderone.experiments.small_models import (
     small_model,
     trained_all,
 )
+from orderone.report.page import Section
 from orderone.trajectory.dynamics import Dynamics, dynamics
 from orderone.trajectory.geometry import Neighbours
 from orderone.trajectory.series import Trajectory, trajectory
@@ -127,6 +128,33 @@ class Walk:
         return averaged(np.arange(len(self.steps.alignment)), self.steps.alignment, parts)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Accounted:
+    """Growth by each account over the growth that was measured: 1 where the account is exact."""
+
+    misaligned: float
+    """Σ‖δ‖² / (‖θ‖² − ‖θ_0‖²)."""
+    aligned: float
+    """Σ‖δ‖ / (‖θ‖ − ‖θ_0‖)."""
+
+    @classmethod
+    def of(cls, group: Neighbours) -> Accounted:
+        start, end = float(group.norm[0]), float(group.norm[-1])
+        return cls(
+            misaligned=float(np.sum(group.step_norm**2)) / (end**2 - start**2),
+            aligned=float(np.sum(group.step_norm)) / (end - start),
+        )
+
+    @property
+    def is_misaligned(self) -> bool:
+        """Whether misaligned growth is nearer, by ratio; both are positive where a norm grew."""
+        return abs(np.log(self.misaligned)) < abs(np.log(self.aligned))
+
+    @property
+    def sentence(self) -> str:
+        return f"misaligned {self.misaligned:.2f}, aligned {self.aligned:.1f}"
+
+
 def walks(stage: Stage) -> list[Walk]:
     """Trained, or read where another experiment trained them."""
     warmup = stage.pick(smoke=5, laptop=40, paper=_WARMUP)
@@ -143,6 +171,27 @@ def size(found: Sequence[Walk]) -> str:
     return (
         f"{chosen.layers} layers, n {chosen.n}, {found[0].model.steps:,} steps on Penn, "
         f"checkpoints every {found[0].spacing} steps"
+    )
+
+
+def share_section(found: Sequence[Walk]) -> Section:
+    """Alignment's share of growth at every spacing, as a table."""
+    spacings = sorted({spacing for each in found for spacing in each.shares})
+    return Section(
+        heading="Alignment's share of growth by spacing",
+        text="Part of Δ‖θ‖² that Σ 2θ·δ carries; Σ‖δ‖² carries the rest. Above 100% or negative "
+        "where the norm fell.",
+        columns=("spacing in steps", *(each.name for each in found)),
+        rows=[
+            (
+                f"{spacing:,}",
+                *(
+                    f"{each.shares[spacing]:.0%}" if spacing in each.shares else ""
+                    for each in found
+                ),
+            )
+            for spacing in spacings
+        ],
     )
 
 

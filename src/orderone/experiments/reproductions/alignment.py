@@ -12,21 +12,17 @@ Differs  beside T5's published points: small language models on Penn, at a const
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
-import numpy as np
-
+from orderone.experiments.alignment_course import Course
 from orderone.experiments.dry_run import DryRun
 from orderone.experiments.norm_charts import norm_section
 from orderone.experiments.reproduction import Outcome, Stage
-from orderone.experiments.small_steps import Walk, paper_walks, size, walks
+from orderone.experiments.small_steps import Walk, paper_walks, share_section, size, walks
 from orderone.experiments.t5_series import t5_series
 from orderone.report.page import Section
-from orderone.trajectory.geometry import Neighbours
 from orderone.trajectory.series import Trajectory
 
 PUBLISHED = "T5's cosine rises to about 0.15, then decays to near 0; ‖δ‖ changes by less than 20"
-HIGH, NEAR_0 = 0.3, 0.05
 _COLOUR = "run"
 
 
@@ -51,37 +47,6 @@ def reproduce(stage: Stage) -> Outcome:
 def paper() -> DryRun:
     """T5's points are published; our runs at the size of App. A."""
     return paper_walks()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Course:
-    """How alignment went between checkpoints."""
-
-    peak: float
-    """Largest |cos(δ, θ)|, after the first spacing."""
-    end: float
-    change: float
-    """Largest less smallest ‖δ‖ over the second half but the last spacing, which is shorter."""
-
-    @classmethod
-    def of(cls, group: Neighbours) -> Course:
-        sizes = group.step_norm[len(group.step_norm) // 2 : -1]
-        return cls(
-            peak=float(np.max(np.abs(group.alignment[1:]))),
-            end=float(group.alignment[-1]),
-            change=float(np.ptp(sizes)),
-        )
-
-    @property
-    def falls(self) -> bool:
-        return self.peak <= HIGH and abs(self.end) < NEAR_0
-
-    @property
-    def sentence(self) -> str:
-        return (
-            f"|cos(δ, θ)| peaks at {self.peak:.3f} and ends at {self.end:.3f}, ‖δ‖ changes by "
-            f"{self.change:.2g} over the second half"
-        )
 
 
 def _told(found: Sequence[Walk]) -> str:
@@ -151,24 +116,3 @@ def _sections(t5: Trajectory, found: Sequence[Walk]) -> list[Section]:
         ),
         share_section(found),
     ]
-
-
-def share_section(found: Sequence[Walk]) -> Section:
-    """Alignment's share of growth at every spacing, as a table."""
-    spacings = sorted({spacing for each in found for spacing in each.shares})
-    return Section(
-        heading="Alignment's share of growth by spacing",
-        text="Part of Δ‖θ‖² that Σ 2θ·δ carries; Σ‖δ‖² carries the rest. Above 100% or negative "
-        "where the norm fell.",
-        columns=("spacing in steps", *(each.name for each in found)),
-        rows=[
-            (
-                f"{spacing:,}",
-                *(
-                    f"{each.shares[spacing]:.0%}" if spacing in each.shares else ""
-                    for each in found
-                ),
-            )
-            for spacing in spacings
-        ],
-    )

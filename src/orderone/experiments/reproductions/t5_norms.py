@@ -13,17 +13,15 @@ Differs  T5's points are the published ones at every scale, through the laws of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
+from orderone.experiments.alignment_course import Course
 from orderone.experiments.dry_run import DryRun, trainings
+from orderone.experiments.norm_charts import keep_trajectory, norm_section
 from orderone.experiments.reproduction import Outcome, Stage
 from orderone.experiments.t5_series import START, t5_series
 from orderone.experiments.t5_training import BATCH, STEPS, T5, Size, t5_like_series, t5_size
-from orderone.report.charts import Picture, lines
 from orderone.report.page import Section
 from orderone.trajectory.geometry import Neighbours
 from orderone.trajectory.series import Trajectory
@@ -32,6 +30,7 @@ Float = npt.NDArray[np.float64]
 
 PUBLISHED = "√t with r² = 1.00 over 104 checkpoints; alignment rises to about 0.15, then falls to 0"
 TOTAL = "plotted_total"
+_COLOUR = "parameters of"
 
 
 def reproduce(stage: Stage) -> Outcome:
@@ -39,10 +38,10 @@ def reproduce(stage: Stage) -> Outcome:
     size = t5_size(stage)
     published = t5_series()
     ours = t5_like_series(stage, size)
-    _keep(stage, published, "T5")
+    keep_trajectory(stage, published, "T5")
     for name, each in ours.items():
-        _keep(stage, each, f"ours, {name}")
-    encoder = _Fifth.of(published.groups["encoder"])
+        keep_trajectory(stage, each, f"ours, {name}")
+    encoder = Course.of(published.groups["encoder"])
     held = _as_published(published, encoder)
     if stage.scale == "paper":
         held = held and ours["encoder"].laws["total"].best == "sqrt"
@@ -54,7 +53,7 @@ def reproduce(stage: Stage) -> Outcome:
         held=held,
         why=_why(ours, size),
         as_coded=f"the norm plotted as total is encoder and decoder: {_law(published, TOTAL)}; "
-        f"{_Fifth.of(published.groups[TOTAL]).sentence}",
+        f"{Course.of(published.groups[TOTAL]).sentence}",
         sections=[*_t5_sections(published), *_our_sections(ours)],
     )
 
@@ -70,36 +69,10 @@ def paper() -> DryRun:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Fifth:
-    """What Fig. 5 shows of one group."""
-
-    peak: float
-    end: float
-    change: float
-    """Largest less smallest ‖δ‖ over the second half but the last, shorter spacing."""
-
-    @classmethod
-    def of(cls, group: Neighbours) -> _Fifth:
-        sizes = group.step_norm[len(group.step_norm) // 2 : -1]
-        return cls(
-            peak=float(np.max(group.alignment)),
-            end=float(group.alignment[-1]),
-            change=float(np.ptp(sizes)),
-        )
-
-    @property
-    def sentence(self) -> str:
-        return (
-            f"alignment rises to {self.peak:.3f} and falls to {self.end:.3f}, step size changes "
-            f"by {self.change:.0f} over the second half"
-        )
-
-
-def _as_published(found: Trajectory, fifth: _Fifth) -> bool:
+def _as_published(found: Trajectory, course: Course) -> bool:
     fits = found.laws["encoder"].fits
     root = fits["sqrt"].r2 >= 0.9999 and abs(fits["power"].shape - 0.5) <= 0.01
-    return root and abs(fifth.peak - 0.15) <= 0.01 and fifth.end < 0.05 and fifth.change < 20
+    return root and abs(course.peak - 0.15) <= 0.01 and course.end < 0.05 and course.change < 20
 
 
 def initial_norms(n: int, d_ff: int, C: int, layers: int) -> tuple[float, float]:
@@ -112,15 +85,6 @@ def initial_norms(n: int, d_ff: int, C: int, layers: int) -> tuple[float, float]
     encoder = layers * (attention + mlp + 2 * n)
     decoder = layers * (2 * attention + mlp + 3 * n)
     return encoder**0.5, (encoder + decoder) ** 0.5
-
-
-def _keep(stage: Stage, found: Trajectory, series: str) -> None:
-    for each in found.records():
-        stage.record(each.name, each.value, step=each.step, series=series, **each.labels)
-    for group, account in found.dynamics.items():
-        for lag, share in account.shares.items():
-            if np.isfinite(share):
-                stage.record("alignment_share", share, step=lag, series=series, group=group)
 
 
 def _law(found: Trajectory, group: str) -> str:
@@ -169,21 +133,20 @@ def _t5_sections(found: Trajectory) -> list[Section]:
     norms["decoder: the rest"] = np.sqrt(norms["total"] ** 2 - norms["encoder"] ** 2)
     spoken = {"encoder": found.groups["encoder"], "total": found.groups[TOTAL]}
     return [
-        Section(
-            heading="Norm of T5-base, [MRGSS21] Fig. 1",
+        norm_section(
+            "Norm of T5-base over √step, Fig. 1",
+            {name: (found.steps, norm) for name, norm in norms.items()},
+            y="‖θ‖",
+            colour=_COLOUR,
+            root=True,
             text=f"The published points: over √t, a√t + b is straight. Fits begin at {START:,}.",
-            chart=_chart(
-                _rows(found, norms, root=True),
-                y="‖θ‖",
-                title="Norm of T5-base over √step",
-                root=True,
-            ),
-            alternative="Norms of encoder, decoder and both over the root of the step: lines",
+        ),
+        Section(
+            heading="Norm at the start",
             columns=("at step 0", "T5's initialisation", "published"),
             rows=_starts(norms),
         ),
-        _panel(found, spoken, "alignment", "Alignment, Fig. 5 left", "cos(δ, θ)"),
-        _panel(found, spoken, "step_norm", "Step size, Fig. 5 right", "‖δ‖ between checkpoints"),
+        *_directions(found, spoken, ("Alignment, Fig. 5 left", "Step size, Fig. 5 right")),
         Section(
             heading="Alignment's share of growth",
             columns=("group", "whole series", "last spacing"),
@@ -191,6 +154,25 @@ def _t5_sections(found: Trajectory) -> list[Section]:
                 (name, f"{each.share:.1%}", f"{_last_share(each):.1%}")
                 for name, each in spoken.items()
             ],
+        ),
+    ]
+
+
+def _directions(
+    found: Trajectory, groups: dict[str, Neighbours], headings: tuple[str, str]
+) -> list[Section]:
+    return [
+        norm_section(
+            headings[0],
+            {name: (found.steps, each.alignment) for name, each in groups.items()},
+            y="cos(δ, θ)",
+            colour=_COLOUR,
+        ),
+        norm_section(
+            headings[1],
+            {name: (found.steps, each.step_norm) for name, each in groups.items()},
+            y="‖δ‖ between checkpoints",
+            colour=_COLOUR,
         ),
     ]
 
@@ -212,17 +194,16 @@ def _last_share(group: Neighbours) -> float:
 def _our_sections(ours: dict[str, Trajectory]) -> list[Section]:
     groups = {name: each.groups["total"] for name, each in ours.items()}
     found = ours["total"]
-    norms = {name: each.norm for name, each in groups.items()}
     return [
-        Section(
-            heading="A series of our own",
+        norm_section(
+            "Norm of a series of our own",
+            {name: (found.steps, each.norm) for name, each in groups.items()},
+            y="‖θ‖",
+            colour=_COLOUR,
+            root=True,
             text=" ".join(f"{name}: {t.laws['total'].sentence}." for name, t in ours.items()),
-            chart=_chart(
-                _rows(found, norms, root=True), y="‖θ‖", title="Norm, trained here", root=True
-            ),
-            alternative="Norms of our encoder and network over the root of the step",
         ),
-        _panel(found, groups, "alignment", "Alignment of ours", "cos(δ, θ)"),
+        *_directions(found, groups, ("Alignment of ours", "Step size of ours")),
         Section(
             heading="Alignment's share by spacing",
             text="Steps that are nearly orthogonal one by one need not be so over many.",
@@ -237,34 +218,3 @@ def _our_sections(ours: dict[str, Trajectory]) -> list[Section]:
 
 def _by_lag(ours: dict[str, Trajectory], lag: int) -> list[str]:
     return [f"{each.dynamics['total'].shares[lag]:.1%}" for each in ours.values()]
-
-
-def _panel(
-    found: Trajectory, groups: dict[str, Neighbours], what: str, heading: str, label: str
-) -> Section:
-    values = {name: getattr(each, what) for name, each in groups.items()}
-    return Section(
-        heading=heading,
-        chart=_chart(_rows(found, values, root=False), y=label, title=heading, root=False),
-        alternative=f"{label} over steps, for {' and '.join(groups)}",
-    )
-
-
-def _rows(found: Trajectory, series: dict[str, Float], *, root: bool) -> pl.DataFrame:
-    """A row a point; what belongs to a spacing stands at its first checkpoint."""
-    rows = [
-        (name, step, step**0.5 if root else float(step), float(value))
-        for name, values in series.items()
-        for step, value in zip(found.steps, values, strict=False)
-    ]
-    return pl.DataFrame(rows, schema=["group", "step", "x", "value"], orient="row")
-
-
-def _chart(frame: pl.DataFrame, *, y: str, title: str, root: bool) -> Picture:
-    return lines(
-        frame,
-        x=("x", "√step" if root else "step"),
-        y=("value", y),
-        colour=("group", "parameters of"),
-        title=title,
-    )
