@@ -17,15 +17,12 @@ def again(run: Told) -> str:
     """Lines to be copied into a terminal; the file's, where there is one, first."""
     command, config = run.command, run.config
     if command == "train":
-        return f"{toml(config)}\n# Kept as run.toml:\norderone train run.toml"
+        return _with_file("train", "run.toml", config)
     if command in ("search", "sweep") and isinstance(config.get("run"), dict):
         table = {**config["run"], command: config.get(command, {})}
-        return f"{toml(table)}\n# Kept as {command}.toml:\norderone {command} {command}.toml"
+        return _with_file(command, f"{command}.toml", table)
     if command == "kernels" and isinstance(config.get("spec"), dict):
-        return (
-            f"{toml(config['spec'])}\n# With its inputs, kept as spec.toml:\n"
-            "orderone kernels spec.toml"
-        )
+        return _with_file("kernels", "spec.toml", config["spec"], more=", and its inputs")
     if command == "watch":
         every = config.get("every", 50)
         return f'orderone.watch(model, optimizer, to="runs/again", every={every!r})'
@@ -37,6 +34,10 @@ def again(run: Told) -> str:
     options = _options(rest) if named else []
     known = _line(["orderone", command, *named, *options])
     return known if named else f"{known}  # with the configuration below"
+
+
+def _with_file(command: str, name: str, table: Mapping[str, Any], *, more: str = "") -> str:
+    return f"orderone {command} {name}\n\n# {name}{more}:\n{toml(table)}"
 
 
 def toml(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:

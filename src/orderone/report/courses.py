@@ -62,16 +62,24 @@ def courses(
     up = alt.Y(type="quantitative", title=label, scale=scale)
     along = alt.X(columns["step"], type="quantitative", title="step", axis=alt.Axis(format="~s"))
     order = points[colour[0]].unique(maintain_order=True).to_list()
-    drawn = alt.Chart(columns.frame).encode(
-        x=along,
-        color=alt.Color(columns[colour[0]], type="nominal", title=colour[1], sort=order),
-    )
+    drawn = alt.Chart(columns.frame).encode(x=along)
+    if len(order) > 1:
+        drawn = drawn.encode(
+            color=alt.Color(columns[colour[0]], type="nominal", title=colour[1] or None, sort=order)
+        )
     if dash is not None:
         drawn = drawn.encode(
-            strokeDash=alt.StrokeDash(columns[dash[0]], type="nominal", title=dash[1])
+            strokeDash=alt.StrokeDash(
+                columns[dash[0]],
+                type="nominal",
+                title=dash[1],
+                sort=points[dash[0]].unique(maintain_order=True).to_list(),
+                legend=alt.Legend(symbolType="stroke"),
+            )
         )
-    lone = points.group_by([colour[0], *([] if dash is None else [dash[0]])]).len()["len"]
-    line = drawn.mark_line(strokeWidth=2, point=bool((lone < 40).any())).encode(
+    lengths = points.group_by([colour[0], *([] if dash is None else [dash[0]])]).len()["len"]
+    dotted = bool((lengths < 40).all() or (lengths == 1).any())
+    line = drawn.mark_line(strokeWidth=2, point=dotted).encode(
         y=up.field(columns["value"]), tooltip=columns.tooltip()
     )
     layers: list[alt.Chart] = [line]

@@ -23,7 +23,7 @@ CELLS = 2_000
 
 def pictures(quantity: Quantity, runs: Sequence[str], marks: pl.DataFrame) -> list[Section]:
     """The sections that show one quantity; ``marks`` are the events of all runs."""
-    if quantity.frame.is_empty():
+    if quantity.frame.is_empty() or quantity.is_level:
         return []
     if len(runs) > MOST:
         runs = runs[:MOST]
@@ -57,14 +57,16 @@ def _course(
     more: str = "",
 ) -> Section:
     known = quantity.known
-    several = len(runs) > 1
+    present = frame["run"].unique()
+    several = len(present) > 1
     named = _replaced(quantity, frame).series(runs=False)
     names = named["series"].unique(maintain_order=True).to_list()
     drawn = spread(names, 3 if several else MOST)
     by = ["run", "series"] if several else ["series"]
     points = gathered(named.filter(pl.col("series").is_in(drawn)), by, log=known.log)
     points = points.sort(pl.col("series").replace_strict({n: i for i, n in enumerate(drawn)}))
-    said = [f"{len(drawn)} of {len(names)} groups"] if len(drawn) < len(names) else []
+    said = [f"only {present[0]}"] if len(runs) > 1 and not several else []
+    said += [f"{len(drawn)} of {len(names)} groups"] if len(drawn) < len(names) else []
     if len(points) and int(points["records"].max() or 1) > 1:  # pyright: ignore
         said.append("lines: means of neighbouring steps; bands: lowest to highest")
     if known.log and len(frame.filter(pl.col("value") <= 0)):
@@ -74,8 +76,8 @@ def _course(
     chart = courses(
         points,
         label=known.label,
-        colour=("run", "run") if several else ("series", "of"),
-        dash=("series", "of") if several and len(drawn) > 1 else None,
+        colour=("run", "run") if several else ("series", ""),
+        dash=("series", "line") if several and len(drawn) > 1 else None,
         log=known.log,
         title=what,
         subtitle="; ".join(said),

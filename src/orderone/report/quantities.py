@@ -11,6 +11,11 @@ import polars as pl
 Shape = Literal["course", "across", "places", "grid", "matrices", "number"]
 
 EVENTS = ("spike", "shift", "rollback")
+ACCOUNTS = {
+    "norm_if_misaligned": "if steps are misaligned: √(‖θ_0‖² + Σ‖δ‖²)",
+    "norm_if_aligned": "if steps are aligned: ‖θ_0‖ + Σ‖δ‖",
+}
+"""What a watch says beside the norm; drawn with it."""
 AXES = ("c", "lr", "width", "n", "C", "depth")
 """Labels that are numbers, drawn along an axis."""
 REPEATS = ("seed",)
@@ -40,6 +45,7 @@ KNOWN = {
     "one_minus_cosine": Known(heading="Turn of direction", label="1 − cos(θ_t, θ_t+1)", log=True),
     "cosine_next": Known(heading="Direction", label="cos(θ_t, θ_t+1)"),
     "step_norm": Known(heading="Step", label="‖δ‖", log=True),
+    "accounts": Known(heading="Norm, and what its steps would make of it", label="‖θ‖"),
     "gradient_norm_before_clipping": Known(
         heading="Gradient before clipping", label="‖g‖", log=True
     ),
@@ -94,6 +100,11 @@ class Quantity:
         return "places" if self.axis is None else "across"
 
     @property
+    def is_level(self) -> bool:
+        """Whether it is one number at every step: a table says it as well."""
+        return self.shape == "course" and self.frame["value"].n_unique() == 1
+
+    @property
     def axis(self) -> tuple[str, str] | None:
         """(column, key) of a label that is a number everywhere, ours first."""
         numeric = [(column, key) for column, key in self.keys.items() if self._is_number(column)]
@@ -114,8 +125,10 @@ class Quantity:
         ]
         parts = [pl.col("run")] if runs else []
         parts += [pl.col(column).fill_null("") for column in kept]
-        text = pl.concat_str(parts, separator=" · ") if parts else pl.lit(self.known.label)
-        return self.frame.with_columns(text.str.strip_chars(" ·").alias("series"))
+        text = pl.concat_str(parts, separator=" · ") if parts else pl.lit("")
+        bare = text.str.strip_chars(" ·")
+        named = pl.when(bare == "").then(pl.lit(self.known.label)).otherwise(bare)
+        return self.frame.with_columns(named.alias("series"))
 
     def _is_number(self, column: str) -> bool:
         values = self.frame[column].unique().cast(pl.Float64, strict=False)
@@ -126,15 +139,16 @@ def quantities(records: pl.DataFrame, keys: dict[str, str]) -> list[Quantity]:
     """One each name but events, in the order of a page."""
     if records.is_empty():
         return []
-    found = {
-        str(name): frame
-        for (name,), frame in records.partition_by(
-            "name", as_dict=True, maintain_order=True
-        ).items()
+    parts = records.partition_by("name", as_dict=True, maintain_order=True)
+    made = {
+        str(name): _quantity(str(name), frame, keys)
+        for (name,), frame in parts.items()
         if name not in EVENTS
     }
-    order = [*(name for name in KNOWN if name in found), *(n for n in found if n not in KNOWN)]
-    return [_quantity(name, found[name], keys) for name in order]
+    if {"norm", *ACCOUNTS} <= set(made) and made["norm"].column("by") is not None:
+        made["accounts"] = _accounts(made)
+    order = [*(name for name in KNOWN if name in made), *(n for n in made if n not in KNOWN)]
+    return [made[name] for name in order]
 
 
 def events(records: pl.DataFrame, keys: dict[str, str]) -> pl.DataFrame:
@@ -160,6 +174,19 @@ def _quantity(name: str, frame: pl.DataFrame, keys: dict[str, str]) -> Quantity:
         keys=telling,
         lost=len(frame) - len(finite),
     )
+
+
+def _accounts(found: dict[str, Quantity]) -> Quantity:
+    """The norm of everything watched beside both accounts of its growth, [MRGSS21] §5.3, (E.2)."""
+    by = found["norm"].column("by") or ""
+    parts = [
+        found[name]
+        .frame.filter(pl.col(by) == "total")
+        .select("run", "step", "value", account=pl.lit(text))
+        for name, text in {"norm": "measured", **ACCOUNTS}.items()
+    ]
+    lost = sum(found[name].lost for name in ACCOUNTS)
+    return Quantity(name="accounts", frame=pl.concat(parts), keys={"account": "account"}, lost=lost)
 
 
 def spread(names: Sequence[str], count: int = MOST) -> list[str]:

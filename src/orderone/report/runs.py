@@ -17,7 +17,7 @@ from orderone.report.charts import save_chart
 from orderone.report.differences import settings, table
 from orderone.report.page import Found, Section, page
 from orderone.report.pictures import pictures
-from orderone.report.quantities import Quantity, events, quantities
+from orderone.report.quantities import ACCOUNTS, Quantity, events, quantities
 from orderone.report.told import Told, together, told
 from orderone.report.verdicts import cell, facts, sentences, verdict
 
@@ -71,7 +71,10 @@ def report(paths: Sequence[Path]) -> Report:
     records, keys = together(runs)
     found = quantities(records, keys)
     marks = events(records, keys)
-    drawn = [s for q in found for s in pictures(q, [run.name for run in runs], marks)]
+    names = [run.name for run in runs]
+    told_beside = ACCOUNTS if any(each.name == "accounts" for each in found) else ()
+    seen = [each for each in found if each.name not in told_beside]
+    drawn = [section for each in seen for section in pictures(each, names, marks)]
     sections = [
         *_side_by_side(runs),
         *[s for run in runs for s in _summary(run, several=len(runs) > 1)],
@@ -136,7 +139,7 @@ def _summary(run: Told, *, several: bool) -> list[Section]:
     of = f": {run.name}" if several else ""
     made: list[Section] = []
     single = [] if several else facts(run.summary)
-    if single:
+    if len(single) > 1:
         columns = ("what", "value")
         made.append(Section(heading="Result", columns=columns, rows=single))
     for key, value in run.summary.items():
@@ -200,7 +203,7 @@ def _every(found: Sequence[Quantity], *, left: int, several: bool) -> list[Secti
     """First, last, least and largest of every series."""
     frames: list[pl.DataFrame] = []
     for quantity in found:
-        if quantity.shape == "matrices" or quantity.frame.is_empty():
+        if quantity.shape == "matrices" or quantity.name == "accounts" or quantity.frame.is_empty():
             continue
         named = quantity.series(runs=False)
         value = pl.col("value")

@@ -28,7 +28,12 @@ def specification(chart: Picture) -> Tree:
         return spec
     pixels = _EACH_ENTRY + _EACH_LETTER * min(_longest_entry(spec), _LEGEND_LETTERS)
     columns = {"expr": f"max(1, floor(width / {pixels}))"}
-    legend = {"columns": columns, "labelLimit": {"expr": f"max(80, width - {_EACH_ENTRY})"}}
+    legend = {
+        "columns": columns,
+        "labelLimit": {"expr": f"max(80, width - {_EACH_ENTRY})"},
+        # Two legends one below the other; altair's own classes do not know the setting.
+        "layout": {"bottom": {"direction": "vertical", "anchor": "start"}},
+    }
     config = spec.get("config", {})
     return {**spec, "config": {**config, "legend": {**config.get("legend", {}), **legend}}}
 
@@ -93,8 +98,9 @@ def in_script(value: Any) -> str:
 
 
 def _longest_entry(spec: Tree) -> int:
-    """Letters of the longest text in the column that gives the colours."""
-    fields = [e["color"]["field"] for e in _encodings(spec) if "field" in e.get("color", {})]
+    """Letters of the longest text in the columns that give colours and dashes."""
+    told = [e.get(c, {}) for e in _encodings(spec) for c in ("color", "strokeDash")]
+    fields = [each["field"] for each in told if "field" in each]
     rows = (row for rows in spec.get("datasets", {}).values() for row in rows)
     return max((len(str(row[f])) for row in rows for f in fields if f in row), default=0)
 
