@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from orderone.cli import run
 from orderone.core.run import RunFolder
@@ -216,6 +218,9 @@ def test_a_model_of_transformers_learns(text: Path, capsys: pytest.CaptureFixtur
         ({"top": 'clip = "much"'}, "clip = 'much'"),
         ({"optimizer": "momentum = 0.9"}, "unknown setting 'optimizer.momentum'"),
         ({"optimizer": 'name = "Lion"'}, "optimizer.name = 'Lion'"),
+        ({"optimizer": "settings = { betas = [0.9] }"}, "expected 2 numbers"),
+        ({"optimizer": "settings = { betas = [0.9, 2.0] }"}, "AdamW refuses its settings"),
+        ({"top": 'spikes = { action = "roll-back" }'}, "keep = 2 checkpoints every 2 steps"),
         ({"model": 'kind = "language"\nn = 15\nH = 2\nencoders = 1'}, "n divisible by H"),
         ({"model": OURS + "\nM = 0.01"}, "whole number"),
         ({"model": OURS + "\nwidth = 3"}, "unknown setting 'width'"),
@@ -252,6 +257,43 @@ def test_another_model_or_text_is_refused(text: Path, capsys: pytest.CaptureFixt
     assert run(["train", written(text), "--to", str(to), "--resume"]) == 2
     err = capsys.readouterr().err
     assert err.splitlines()[-1].startswith("orderone: ")
+
+
+def test_a_run_that_ended_goes_on_to_the_same_end(
+    text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    to = text.with_name("run")
+    assert run(["train", written(text), "--to", str(to)]) == 0
+    said = capsys.readouterr().out.splitlines()[1]
+    assert "nats a token" in said
+    assert run(["train", written(text), "--to", str(to), "--resume"]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == said
+
+
+def test_lost_numbers_end_the_run_and_are_told(
+    text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line, the checkpoint that stays, and an end that whoever follows the run sees."""
+    to = text.with_name("run")
+    config = Path(written(text, optimizer="weight_decay = 0.0", top="clip = 1.0"))
+    assert run(["train", str(config), "--to", str(to), "--json"]) == 0
+    last = to / "checkpoints" / "step00000006"
+    for path in (last, to / "checkpoints" / "step00000004"):
+        weights = load_file(path / "model.safetensors")
+        spoiled = {name: each * float("nan") for name, each in weights.items()}
+        save_file(spoiled, path / "model.safetensors")
+        manifest = json.loads((path / "manifest.json").read_text())
+        written_now = hashlib.sha256((path / "model.safetensors").read_bytes()).hexdigest()
+        manifest["files"]["model.safetensors"] = written_now
+        (path / "manifest.json").write_text(json.dumps(manifest))
+    shutil.rmtree(last)
+    capsys.readouterr()
+    assert run(["train", str(config), "--to", str(to), "--resume"]) == 2
+    err = capsys.readouterr().err.splitlines()[-1]
+    assert err.startswith("orderone: the loss is nan at step 5")
+    assert "the checkpoint of step 4 stays" in err
+    assert run(["tail", str(to)]) == 0  # it has ended: no waiting
+    assert capsys.readouterr().out.splitlines()[-1] == f"failed: {to}"
 
 
 def test_two_processes_need_a_kind_of_parallelism(

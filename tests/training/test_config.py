@@ -97,7 +97,21 @@ def test_groups_keep_their_own_rates_and_lists_become_tuples() -> None:
     assert [group["weight_decay"] for group in made.param_groups] == [0.1, 0.1]
 
 
-@pytest.mark.parametrize("settings", [{"beta": 0.9}, {"betas": [0.9, 2.0]}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"beta": 0.9},
+        {"betas": [0.9, 2.0]},
+        {"betas": [0.9]},
+        {"betas": "ab"},
+        {"eps": "small"},
+        {"eps": True},
+        {"amsgrad": 1},
+        {"foreach": "yes"},
+        {"capturable": True},
+        {"differentiable": True},
+    ],
+)
 def test_settings_that_an_optimizer_refuses(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as caught:
         optimizer([{"params": [torch.ones(2)]}], OptimizerConfig(settings=settings))

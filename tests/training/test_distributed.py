@@ -145,3 +145,9 @@ def test_a_dead_rank_ends_the_other_with_a_message(tmp_path: Path) -> None:
     assert code == 2
     assert "process 0 of 2 lost another" in said
     assert "\n" not in said.strip().splitlines()[-1]
+
+
+def test_ranks_end_though_their_model_outlives_the_group(tmp_path: Path) -> None:
+    """A process group must not be torn down by a model's end: it may wait for its own threads."""
+    for code, said in launch("ends", tmp_path):
+        assert code == 0, said

@@ -170,5 +170,7 @@ def test_goes_on_where_there_is_no_way_back(tmp_path: Path) -> None:
 def test_impossible_settings_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="keep = 3 checkpoints every 5 steps"):
         run(tmp_path / "a", Source({}), SpikesConfig(action="roll-back", margin=20))
-    with pytest.raises(ConfigError, match="without checkpoints"):
-        train(small(), [], Source({}), spikes=RULE, config=config(), loss=loss)
+    with pytest.raises(ConfigError, match="with no checkpoint_every"):
+        train(small(), [], Source({}), spikes=RULE, config=config(checkpoint_every=None), loss=loss)
+    with pytest.raises(ConfigError, match="with no run folder"):
+        train(small(), [], Source({}), spikes=RULE, config=config(keep=9), loss=loss)

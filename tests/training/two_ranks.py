@@ -67,6 +67,9 @@ def learned(
 
 def main(job: str, folder: Path) -> int:
     torch.set_num_threads(1)
+    if job == "ends":
+        ends()
+        return 0
     try:
         with launched("fsdp", timeout=60) as ranks:
             for each in job.split(","):
@@ -82,6 +85,22 @@ def main(job: str, folder: Path) -> int:
         sys.stderr.write(str(error))
         return 2
     return 0
+
+
+def ends(rounds: int = 6) -> None:
+    """Models that outlive their ranks, while no thread ever takes Python's lock from another."""
+    sys.setswitchinterval(1000)
+    port = int(os.environ["MASTER_PORT"])
+    for k in range(rounds):
+        os.environ["MASTER_PORT"] = str(port + k)
+        with launched("ddp", timeout=60) as ranks:
+            model = distribute(small(), "ddp", ranks)
+            model(torch.zeros(2, 3, dtype=torch.int64)).sum().backward()
+            for _ in range(3):
+                ranks.any(False)
+            ranks.wait()
+        del model
+    sys.setswitchinterval(0.005)
 
 
 def dies(kind: str, ranks: Ranks) -> None:

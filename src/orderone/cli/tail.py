@@ -44,6 +44,8 @@ def tail(
             time.sleep(EVERY_SECONDS)
             live.update(_table(folder), refresh=True)
         live.update(_table(folder), refresh=True)
+    if not console.is_terminal:
+        console.line()  # a file or pipe gets the last table alone, without its line's end
     typer.echo(f"{folder.result['status']}: {folder.path}")
 
 

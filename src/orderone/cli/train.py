@@ -23,7 +23,8 @@ def train(
     from orderone.experiments.run_config import read_run_config
     from orderone.experiments.training_run import train_run
 
-    done = train_run(read_run_config(config), to=to, resumes=resume, quiet=as_json)
+    settings = read_run_config(config)
+    done = train_run(settings, to=to, resumes=resume, quiet=as_json)
     if not done.leads:
         return
     outcome = done.outcome
@@ -35,7 +36,7 @@ def train(
     rate = f", {outcome.tokens_per_second:,.0f} tokens/s" if outcome.tokens else ""
     typer.echo(f"{outcome.steps:,} steps{rate}.")
     if outcome.validation is not None and outcome.best_validation is not None:
-        unit = "a token" if outcome.tokens else "an image"
+        unit = "a token" if settings.images is None else "an image"
         typer.echo(
             f"Validation loss {outcome.validation:.4f} nats {unit}; the best, "
             f"{outcome.best_validation:.4f}, at step {outcome.best_step:,}."

@@ -18,12 +18,12 @@ from orderone.experiments.lesson import Lesson, lesson_of
 from orderone.experiments.run_config import RunConfig, model_source
 from orderone.scaling.plan import plan
 from orderone.training.config import differences
-from orderone.training.course import Attach, Evaluate, Outcome
+from orderone.training.course import Attach, Evaluate, LostNumbersError, Outcome
 from orderone.training.distributed import Ranks, checkpoint_activations, distribute, launched
 from orderone.training.losses import class_scores, mean_loss
-from orderone.training.optimizers import scaling_kind
-from orderone.training.resume import clear_unborn, refuse_other
-from orderone.training.rollback import train
+from orderone.training.optimizers import optimizer, scaling_kind
+from orderone.training.resume import clear_unborn, refuse_other, reopen
+from orderone.training.rollback import require_possible, train
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,23 +49,31 @@ def train_run(
         _seed(config.seed, ranks)
         lesson = lesson_of(config, ranks)
         model, groups, loss = _model(config, lesson.demands, ranks)
+        # What these refuse leaves no folder behind.
+        require_possible(config.spikes, config)
+        optimizer(groups, config.optimizer)
         run, goes_on = _folder(config, to, resumes, ranks)
         if ranks.leads:
             lesson.save(run.path)
-        outcome = train(
-            model,
-            groups,
-            lesson.training,
-            loss=loss,
-            spikes=config.spikes,
-            config=config,
-            attach=attach,
-            evaluate=_evaluation(model, lesson, loss, config, ranks),
-            run=run,
-            resumes=goes_on,
-            ranks=ranks,
-            quiet=quiet,
-        )
+        try:
+            outcome = train(
+                model,
+                groups,
+                lesson.training,
+                loss=loss,
+                spikes=config.spikes,
+                config=config,
+                attach=attach,
+                evaluate=_evaluation(model, lesson, loss, config, ranks),
+                run=run,
+                resumes=goes_on,
+                ranks=ranks,
+                quiet=quiet,
+            )
+        except LostNumbersError as error:
+            if ranks.leads:
+                run.finish("failed", {"why": error.found})
+            raise
         if ranks.leads:
             run.finish("done", asdict(outcome))
         return Ended(run=run, outcome=outcome, leads=ranks.leads)
@@ -119,11 +127,11 @@ def _model(
     placed = distribute(model, config.parallel, ranks)
     if config.compile:
         placed.compile()
-    optimizer = config.optimizer
+    asked_of = config.optimizer
     groups = made.param_groups(
-        optimizer.lr,
-        optimizer.weight_decay,
-        optimizer=scaling_kind(optimizer.name),
+        asked_of.lr,
+        asked_of.weight_decay,
+        optimizer=scaling_kind(asked_of.name),
         model=placed,
     )
     base = demands.loss(chosen.kind)
@@ -156,6 +164,7 @@ def _opened(
                     do="name another folder",
                 )
             refuse_other(run.config, settings)
+            reopen(to)
             return run, True
         clear_unborn(to)
     path = to or new_run_path(name="train")

@@ -143,6 +143,10 @@ def train(
         return course.end(last)
 
 
+class LostNumbersError(RunError):
+    """The loss, the gradient or the weights are no numbers any more."""
+
+
 class _Course:
     """What happens between steps, in an order that a resumed run repeats."""
 
@@ -262,7 +266,7 @@ class _Course:
         if math.isfinite(value):
             return
         kept = f"the checkpoint of step {self._saved} stays" if self._saved else "none was kept yet"
-        raise RunError(
+        raise LostNumbersError(
             f"the {what} is {value} at step {step}",
             expected=f"a finite number ({kept})",
             do="lower the learning rate, lengthen the warm-up or clip the gradient",

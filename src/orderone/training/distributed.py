@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +20,14 @@ from orderone.core.parameter_names import block_path, clean_name, is_known_conta
 from orderone.training.config import Parallel
 
 _LAUNCH = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_KEPT: list[object] = []
+"""The last process group, until the next one or the end of the process.
+
+A group whose last reference is a model's is torn down with Python's lock held, and waits for its
+own threads: for ever, where one of them waits for the lock to let go of a tensor.
+"""
+_LET_GO = 0.05
+"""Seconds without the lock, in which such threads get it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +115,7 @@ def launched(parallel: Parallel, *, timeout: int) -> Generator[Ranks]:
             do="see the messages of the others, then resume with --resume",
         ) from error
     finally:
+        time.sleep(_LET_GO)
         distributed.destroy_process_group()
 
 
@@ -117,6 +127,7 @@ def _joined(world: int, timeout: int) -> Ranks:
             expected="the environment that torchrun sets",
             do="start with: torchrun --nproc-per-node N -m orderone train CONFIG.toml",
         )
+    _KEPT.clear()
     device = _device(int(os.environ.get("LOCAL_RANK", "0")))
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -130,6 +141,7 @@ def _joined(world: int, timeout: int) -> Ranks:
             expected=f"all of them within {timeout} s",
             do="check MASTER_ADDR and MASTER_PORT, and that every process started",
         ) from error
+    _KEPT.append(distributed.group.WORLD)
     return Ranks(rank=distributed.get_rank(), world=world, device=device)
 
 

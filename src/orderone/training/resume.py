@@ -76,6 +76,11 @@ def clear_unborn(path: Path) -> None:
         (path / "checkpoints").rmdir()
 
 
+def reopen(path: Path) -> None:
+    """Removes what a run that ended, or failed, said of its end: it goes on."""
+    (path / "result.json").unlink(missing_ok=True)
+
+
 def _bound(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key not in FREE}
 

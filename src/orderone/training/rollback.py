@@ -58,7 +58,9 @@ def train(
     **rest: Any,
 ) -> Outcome:
     """``course.train`` with an eye on spikes; the arguments are the same."""
-    _require_possible(spikes, config, run)
+    require_possible(spikes, config)
+    if run is None and spikes.action == "roll-back":
+        raise _no_way_back("no run folder", "a run folder")
     groups = list(groups)
 
     def attached(setting: Setting) -> Iterable[Observer]:
@@ -166,15 +168,12 @@ def _rollbacks(run: RunFolder) -> pl.DataFrame:
     return read_records(run.records_path).filter(pl.col("name") == "rollback")
 
 
-def _require_possible(spikes: SpikesConfig, config: TrainingConfig, run: RunFolder | None) -> None:
+def require_possible(spikes: SpikesConfig, config: TrainingConfig) -> None:
+    """ConfigError where rolling back is asked for, and no checkpoint would be old enough."""
     if spikes.action != "roll-back":
         return
-    if run is None or config.checkpoint_every is None:
-        raise ConfigError(
-            "spikes.action = 'roll-back' without checkpoints",
-            expected="checkpoint_every, and a run folder",
-            do="set checkpoint_every",
-        )
+    if config.checkpoint_every is None:
+        raise _no_way_back("no checkpoint_every", "checkpoints on the way")
     reach = (config.keep - 1) * config.checkpoint_every
     if reach < spikes.margin + spikes.persistence:
         raise ConfigError(
@@ -182,3 +181,11 @@ def _require_possible(spikes: SpikesConfig, config: TrainingConfig, run: RunFold
             expected=f"one {spikes.margin + spikes.persistence} steps before a spike is seen",
             do="raise keep or checkpoint_every, or lower spikes.margin",
         )
+
+
+def _no_way_back(found: str, expected: str) -> ConfigError:
+    return ConfigError(
+        f"spikes.action = 'roll-back' with {found}",
+        expected=expected,
+        do="give it, or choose action = 'stop'",
+    )
