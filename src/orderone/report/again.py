@@ -9,8 +9,11 @@ from typing import Any, cast
 
 from orderone.report.told import Told
 
-_MODELS = ("saturation", "heads", "check", "transfer")
-"""Commands whose settings are their options, with ``model`` for the argument."""
+_ARGUMENTS = {
+    **dict.fromkeys(("saturation", "heads", "check", "transfer"), "model"),
+    "trajectory": "source",
+}
+"""Commands whose settings are their options, and the setting that is their argument."""
 
 
 def again(run: Told) -> str:
@@ -29,11 +32,11 @@ def again(run: Told) -> str:
     if command == "reproduce":
         words = ["orderone", "reproduce", str(config.get("name", ""))]
         return _line([*words, "--scale", str(config.get("scale", "smoke")), *_seed(run)])
-    rest = {key: value for key, value in config.items() if key != "model"}
-    named = [str(config["model"])] if command in _MODELS and "model" in config else []
-    options = _options(rest) if named else []
-    known = _line(["orderone", command, *named, *options])
-    return known if named else f"{known}  # with the configuration below"
+    argument = _ARGUMENTS.get(command)
+    if argument not in config:
+        return f"{_line(['orderone', command])}  # with the settings under Configuration"
+    rest = {key: value for key, value in config.items() if key != argument}
+    return _line(["orderone", command, str(config[argument]), *_options(rest)])
 
 
 def _with_file(command: str, name: str, table: Mapping[str, Any], *, more: str = "") -> str:

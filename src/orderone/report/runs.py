@@ -77,8 +77,9 @@ def report(paths: Sequence[Path]) -> Report:
     drawn = [section for each in seen for section in pictures(each, names, marks)]
     sections = [
         *_side_by_side(runs),
-        *[s for run in runs for s in _summary(run, several=len(runs) > 1)],
+        *_result(runs),
         *drawn[:PICTURES],
+        *[section for run in runs for section in _tables(run, several=len(runs) > 1)],
         *_events(marks, several=len(runs) > 1),
         *_every(found, left=max(0, len(drawn) - PICTURES), several=len(runs) > 1),
         *_settings(runs),
@@ -134,19 +135,18 @@ def _side_by_side(runs: Sequence[Told]) -> list[Section]:
     ]
 
 
-def _summary(run: Told, *, several: bool) -> list[Section]:
-    """The tables of ``result.json``: its single values, and a table each list in it."""
+def _result(runs: Sequence[Told]) -> list[Section]:
+    """The single values of one run's ``result.json``; those of several stand side by side."""
+    rows = facts(runs[0].summary) if len(runs) == 1 else []
+    columns = ("what", "value")
+    return [Section(heading="Result", columns=columns, rows=rows)] if len(rows) > 1 else []
+
+
+def _tables(run: Told, *, several: bool) -> list[Section]:
+    """A table each list of ``result.json``."""
     of = f": {run.name}" if several else ""
-    made: list[Section] = []
-    single = [] if several else facts(run.summary)
-    if len(single) > 1:
-        columns = ("what", "value")
-        made.append(Section(heading="Result", columns=columns, rows=single))
-    for key, value in run.summary.items():
-        rows = _rows(value)
-        if rows:
-            made.append(_table(f"{_words(key)}{of}", rows))
-    return made
+    found = {key: _rows(value) for key, value in run.summary.items()}
+    return [_table(f"{_words(key)}{of}", rows) for key, rows in found.items() if rows]
 
 
 def _rows(value: Any) -> list[dict[str, str]]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 import polars as pl
 
 from orderone.report.page import Found
-from orderone.report.quantities import Quantity
+from orderone.report.quantities import Quantity, spread
 from orderone.report.told import Told
 
+SPOKEN = 2
+"""Groups of a kind whose sentences a page opens with; its tables have all."""
 _ANSWERS: dict[str, bool | None] = {
     "holds": True,
     "held": True,
@@ -46,6 +49,7 @@ def sentences(run: Told, found: list[Quantity]) -> list[str]:
         said.append(f"The run ended as '{run.status}'.")
     if run.records.is_empty():
         said.append("It kept no records.")
+    said += _spoken(run.summary)
     for quantity in found:
         mine = quantity.frame.filter(pl.col("run") == run.name)
         if quantity.shape != "course" or mine.is_empty():
@@ -79,6 +83,23 @@ def cell(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _spoken(summary: dict[str, Any]) -> list[str]:
+    """Sentences that the run itself made, such as the law of a group's growth."""
+    said: list[str] = []
+    for value in summary.values():
+        if not isinstance(value, Mapping):
+            continue
+        groups = cast("Mapping[Any, Any]", value)
+        for name in spread([str(key) for key in groups], SPOKEN):
+            of = groups.get(name)
+            sentence = (
+                cast("Mapping[str, Any]", of).get("sentence") if isinstance(of, Mapping) else None
+            )
+            if isinstance(sentence, str):
+                said.append(f"{name}: {sentence}.")
+    return said
 
 
 def _losses(quantity: Quantity, mine: pl.DataFrame) -> list[str]:
