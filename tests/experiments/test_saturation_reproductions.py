@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import polars as pl
 import pytest
 import torch
 
@@ -21,9 +21,9 @@ from orderone.experiments.reproductions import (
     saturation_small,
     scaling_curves,
 )
-from orderone.experiments.small_models import SmallModel, small_model
+from orderone.experiments.small_models import SmallModel, small_model, trained
 from orderone.probes.heads import upper_mode
-from orderone.probes.saturation import saturation
+from orderone.probes.saturation import Level, Saturation, saturation
 from tests.probes.outside import for_kind, outside, padded
 
 TINY = {"layers": 1, "n": 16, "d_ff": 16, "sentences": 64, "vocabulary": 60, "checkpoints": 2}
@@ -36,6 +36,11 @@ def stage(tmp_path: Path):
         yield Stage(
             scale="smoke", seed=0, run=run, records=records, progress=lambda done, total: None
         )
+
+
+def kept(stage: Stage) -> pl.DataFrame:
+    stage.records.flush()
+    return stage.run.records()
 
 
 @pytest.fixture
@@ -53,37 +58,44 @@ def test_both_masks_and_placements_are_trained_and_told_apart(stage: Stage, tiny
     outcome = saturation_small.reproduce(stage)
     assert outcome.held is None  # four steps are no test of the claim
     assert outcome.as_coded is not None
-    records = stage.run.records()
+    records = kept(stage)
     assert set(records["model"].unique()) == {"branch", "post", "branch as coded", "post as coded"}
     assert set(records["when"].drop_nulls().unique()) == {"random", "trained"}
 
 
-def _found(cosine: float, other: float, *, collapsed: bool = False) -> Any:
-    last = SimpleNamespace(
-        cosine=cosine, other=other, cross=other, centred=0.0, says_nothing=other > 0.99,
-        at_chance=False,
-    )  # fmt: skip
-    level = SimpleNamespace(layers=[last], random=[last], collapsed=collapsed, agreement=1.0)
-    model = SimpleNamespace(
-        chosen=SmallModel(placement="post"), test=SimpleNamespace(accuracy=0.0479)
-    )
-    return saturation_small._Found(model=model, saturation=level)  # type: ignore[arg-type]
-
-
-def test_a_constant_network_is_not_saturated() -> None:
+def test_a_constant_network_is_not_saturated(stage: Stage) -> None:
     """The published 1.00 of post placement: every token the same."""
-    assert _found(0.999, 0.4).full
-    constant = _found(1.0, 0.999, collapsed=True)
-    assert not constant.full
-    assert "collapsed" in constant.sentence
-    assert "accuracy 0.0479" in saturation_small._why([constant])
-    assert not _found(0.94, 0.4).full
+    model = trained(stage, replace(small_model(stage, placement="post"), **TINY))
+    level = Level(
+        layer="2", cosine=1.0, se=0.0, other=0.4, cross=0.4, centred=0.9, other_saturated=0.4
+    )
+    found = Saturation(
+        c=1024.0,
+        layers=(level,),
+        random=(level,),
+        agreement=1.0,
+        chance=0.1,
+        collapsed=False,
+        sentences=9,
+        tokens=99,
+    )
+
+    def of(saturation: Saturation) -> saturation_small._Found:
+        return saturation_small._Found(model=model, saturation=saturation)
+
+    assert of(found).full
+    assert not of(replace(found, layers=(replace(level, cosine=0.94),))).full
+    alike = replace(level, other=0.999)
+    for constant in (replace(found, layers=(alike,)), replace(found, collapsed=True)):
+        assert not of(constant).full
+        assert "collapsed" in of(constant).sentence
+        assert f"post (accuracy {model.test.accuracy:.4f})" in saturation_small._why([of(constant)])
 
 
 def test_padding_and_the_future_are_told_apart(stage: Stage, tiny: None) -> None:
     outcome = attended_positions.reproduce(stage)
     assert outcome.held is False
-    records = stage.run.records()
+    records = kept(stage)
     for name, illegal in (("heads.future", True), ("heads.pad", True), ("heads.legal", False)):
         rows = records.filter(records["name"] == name)
         coded = rows.filter(rows["model"].str.contains("as coded"))["value"]

@@ -28,7 +28,7 @@ def keep_levels(stage: Stage, levels: Sequence[Level], **labels: str) -> None:
         for name in CONTROLS:
             value = getattr(level, name)
             if value is not None:
-                stage.record(f"saturation.{name}", value, layer=level.layer, **labels)
+                stage.record(f"saturation.{name}", value, step=0, layer=level.layer, **labels)
 
 
 def level_row(level: Level) -> tuple[str, ...]:

@@ -122,9 +122,14 @@ class _Found:
         )
 
     @property
+    def upper(self) -> list[HeadLook]:
+        """Heads at the upper mode."""
+        mode = upper_mode(self.model.chosen.T)
+        return [each for each in self.all if abs(each.saturated_positions - mode) < NEAR]
+
+    @property
     def sentence_coded(self) -> str:
-        T = self.model.chosen.T
-        upper = [e for e in self.all if abs(e.saturated_positions - upper_mode(T)) < NEAR]
+        upper = self.upper
         lower = sum(abs(each.saturated_positions - 1) < NEAR for each in self.all)
         said = f"{self.name}: {lower} of {len(self.all)} heads at 1, {len(upper)} at the upper mode"
         if upper:
@@ -139,7 +144,7 @@ class _Found:
             for name in (*_NUMBERS, "spread", "whole_future", "single"):
                 value = getattr(each, name)
                 if value is not None:
-                    stage.record(f"heads.{name}", value, **labels)
+                    stage.record(f"heads.{name}", value, step=0, **labels)
 
 
 def _size(model: TrainedModel, sentences: int) -> str:
@@ -159,6 +164,8 @@ def _why(as_written: Sequence[_Found], as_coded: Sequence[_Found]) -> str:
         f"{future:.0%} of rows), (T − 1)/2 + 1/T = {upper_mode(T):.3f} positions on average at "
         f"T = {T}, where a mean over the past has {(T + 1) / 2:.0f}."
     )
+    if any(each.upper for each in as_coded) and not any(each.upper for each in as_written):
+        said += " As coded gives the published modes, as written does not."
     if not any(each.mean_heads for each in as_written):
         said += (
             " Behind −∞ a mean needs exact ties, which trained weights do not have: mean-like "

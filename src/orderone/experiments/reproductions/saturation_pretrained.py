@@ -12,6 +12,7 @@ Differs  but for paper the one model is all-MiniLM-L6-v2 of a package, a BERT-li
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import polars as pl
 
@@ -142,6 +143,14 @@ def _why(results: Sequence[Result], below: dict[str, list[str]], text: Text) -> 
                 f"{random.other or 0:.2f}, trained {last.other or 0:.2f}), which lifts its cosine: "
                 "the centred one is to be compared."
             )
+        dropped, calm = _end(each.with_dropout), random.cosine
+        said.append(
+            f"Dropout takes the last layer of a random {each.name} from {calm:.3f} to "
+            f"{dropped:.3f}: the published ~0 "
+            + ("needs no dropout." if abs(calm) < 0.1 else "is that of dropout.")
+        )
+    if "MiniLM" in {each.name for each in results}:
+        said.append("MiniLM is none of the paper's models: distilled, and trained on pairs.")
     if text.name != "Brown":
         said.append(f"Brown is not on this machine: sentences are {text.name}'s.")
     return " ".join(said)
@@ -152,7 +161,7 @@ def _keep(stage: Stage, result: Result) -> None:
         keep_levels(stage, levels, model=result.name, when=when)
     for layer, cosine in result.with_dropout.items():
         labels = {"model": result.name, "layer": layer, "when": "random, dropout on"}
-        stage.record("saturation.cosine", cosine, **labels)
+        stage.record("saturation.cosine", cosine, step=0, **labels)
     for what in ("agreement", "chance"):
         value = getattr(result.found, what)
         if value is not None:
@@ -160,7 +169,7 @@ def _keep(stage: Stage, result: Result) -> None:
 
 
 def _picture(result: Result) -> Section:
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, Any]] = []
     for layer, (level, random) in enumerate(_pairs(result)):
         shown = {
             "trained": level.cosine,
