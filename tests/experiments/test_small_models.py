@@ -54,13 +54,17 @@ def test_a_model_learns_and_is_trained_once(stage: Stage, monkeypatch: pytest.Mo
 
 def test_what_decides_a_training_decides_its_folder(stage: Stage, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("a b c")
+    given = replace(stage, data=tmp_path)
+    wikitext = replace(TINY, corpus="wikitext-2")
     others = [
         (stage, replace(TINY, weight_decay=0.0)),
         (replace(stage, seed=1), TINY),
-        (replace(stage, data=tmp_path), TINY),
+        (stage, wikitext),
+        (given, wikitext),
     ]
     folders = {small_models.task_of(*each).folder for each in [(stage, TINY), *others]}
     assert len(folders) == 1 + len(others)
+    assert small_models.task_of(given, TINY) == small_models.task_of(stage, TINY)
     assert not any((folder / small_models.SUMMARY).exists() for folder in folders)
 
 

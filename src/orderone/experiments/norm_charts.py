@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,8 @@ from orderone.trajectory.series import Trajectory
 Float = npt.NDArray[np.float64]
 KINDS = ("total", "matrices", "gains", "biases")
 """Groups of a trajectory that together are its encoder."""
-Curves = Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]]
+Numbers = Sequence[int] | npt.NDArray[np.int64] | npt.NDArray[np.float64]
+Curves = Mapping[str, tuple[Numbers, Float]]
 """(steps, values) by name; what belongs to a spacing stands at its first checkpoint."""
 
 
@@ -68,7 +69,7 @@ def keep_trajectory(
                 stage.record("alignment_share", share, step=lag, series=series, group=group)
 
 
-def averaged(steps: npt.ArrayLike, values: npt.ArrayLike, parts: int) -> tuple[Float, Float]:
+def averaged(steps: Numbers, values: Float, parts: int) -> tuple[Float, Float]:
     """(steps, values), each the mean over one of ``parts`` runs of equal length."""
     pairs = np.stack([np.asarray(steps, dtype=np.float64), np.asarray(values, dtype=np.float64)])
     blocks = np.array_split(pairs, min(parts, pairs.shape[1]), axis=1)

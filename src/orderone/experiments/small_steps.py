@@ -6,6 +6,7 @@ placements as the original was coded, at the constant rate of its optimizer's de
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -148,7 +149,7 @@ class Accounted:
     @property
     def is_misaligned(self) -> bool:
         """Whether misaligned growth is nearer, by ratio; both are positive where a norm grew."""
-        return abs(np.log(self.misaligned)) < abs(np.log(self.aligned))
+        return abs(math.log(self.misaligned)) < abs(math.log(self.aligned))
 
     @property
     def sentence(self) -> str:

@@ -39,6 +39,8 @@ T5 = EncoderDecoderConfig(
     output_multiplier=768**-0.5,
 )
 """T5-base in our blocks."""
+ENCODER = Selection(include=(r"^encoder\.(blocks|norm)\.",))
+"""Without its positions, which T5's has not: they are an embedding."""
 STEPS = 524_288
 BATCH = 128
 
@@ -101,7 +103,7 @@ def t5_like_series(stage: Stage, size: Size) -> dict[str, Trajectory]:
     )
     _train(stage, size, run)
     found = {
-        "encoder": trajectory(run.checkpoints, selection=Selection(include=("encoder.",))),
+        "encoder": trajectory(run.checkpoints, selection=ENCODER),
         "total": trajectory(run.checkpoints),
     }
     shutil.rmtree(run.checkpoints)

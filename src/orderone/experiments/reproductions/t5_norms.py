@@ -42,7 +42,7 @@ def reproduce(stage: Stage) -> Outcome:
     for name, each in ours.items():
         keep_trajectory(stage, each, f"ours, {name}")
     encoder = Course.of(published.groups["encoder"])
-    held = _as_published(published, encoder)
+    held = as_published(published, encoder)
     if stage.scale == "paper":
         held = held and ours["encoder"].laws["total"].best == "sqrt"
     return Outcome(
@@ -69,7 +69,8 @@ def paper() -> DryRun:
     )
 
 
-def _as_published(found: Trajectory, course: Course) -> bool:
+def as_published(found: Trajectory, course: Course) -> bool:
+    """Whether the encoder's law and its course are what the paper says of them."""
     fits = found.laws["encoder"].fits
     root = fits["sqrt"].r2 >= 0.9999 and abs(fits["power"].shape - 0.5) <= 0.01
     return root and abs(course.peak - 0.15) <= 0.01 and course.end < 0.05 and course.change < 20
