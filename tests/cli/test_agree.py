@@ -16,6 +16,7 @@ inputs = [[0, 1, 2], [1, 3, 1]]
 encoders = 1
 causal = true
 samples = 2048
+recursions = 8
 seed = 3
 [C]
 position = 0.5
@@ -68,10 +69,11 @@ def test_disagreement_exits_1_and_says_where(spec, tmp_path, capsys, monkeypatch
         return right(spec.replace(Lambda={"X": 8.0}), n, heads)
 
     monkeypatch.setattr(agreement.FiniteNetwork, "of", wrong)
-    assert run(["agree", str(spec), *FEW, "--to", str(tmp_path / "a")]) == 1
+    words = ["--widths", "64", "--networks", "8", "--to", str(tmp_path / "a")]
+    assert run(["agree", str(spec), *words]) == 1
     out = capsys.readouterr().out
     assert "disagree in" in out
-    assert "Theta of encoder.0.mlp at n = 32" in out
+    assert "Theta of encoder.0.mlp at n = 64" in out
     summary = RunFolder.open(tmp_path / "a").result["summary"]
     assert summary["verdict"] == "does not hold"
 

@@ -17,10 +17,11 @@ from tests.theory.finite import Dense
 from tests.theory.finite import kernel as dense_kernel
 
 C = {"position": 0.3, "Q": 1.2, "K": 0.9, "V": 0.7, "U": 1.3, "W": 1.6, "X": 1.2}
+FEW = {"samples": 2**12, "recursions": 8, "by_group": True}
 X = torch.randn(2, 3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-VISION = KernelSpec(stem="vision", inputs=X.tolist(), C=C, samples=2**12, by_group=True)
+VISION = KernelSpec(stem="vision", inputs=X.tolist(), C=C, **FEW)
 WORDS = [[1, 2, 0], [3, 1, 4]]
-LANGUAGE = KernelSpec(stem="language", inputs=WORDS, causal=True, samples=2**12, by_group=True, C=C)
+LANGUAGE = KernelSpec(stem="language", inputs=WORDS, causal=True, C=C, **FEW)
 DECODER = LANGUAGE.replace(
     causal=False, targets=[[2, 5], [1, 6]], decoders=1, pad=0, stem_norm=True, by_group=True
 )

@@ -157,11 +157,41 @@ def agreement(
     """
     spec, chosen = _checked(measurable(spec), widths, networks, heads)
     predicted = kernels(spec)
+    found = measurements(
+        spec,
+        chosen,
+        networks=networks,
+        heads=heads,
+        tangents=tangents,
+        processes=processes,
+        progress=progress,
+    )
+    return Agreement(
+        predicted=predicted,
+        widths=tuple(chosen),
+        networks=networks,
+        comparisons=tuple(
+            each for n in chosen for each in compared(predicted, found[n], width=n, heads=heads)
+        ),
+    )
+
+
+def measurements(
+    spec: KernelSpec,
+    widths: Sequence[int],
+    *,
+    networks: int,
+    heads: int | None = None,
+    tangents: bool = True,
+    processes: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[int, list[Measured]]:
+    """Kernels of every network, by width."""
     tasks = [
         MeasureTask(
             spec=spec, width=n, heads=heads, seed=network_seed(spec.seed, n, i), full=tangents
         )
-        for n in chosen
+        for n in widths
         for i in range(networks)
     ]
     found: dict[int, Measured] = {}
@@ -170,16 +200,9 @@ def agreement(
             found[index] = result
             if progress is not None:
                 progress(done, len(tasks))
-    comparisons: list[Comparison] = []
-    for place, n in enumerate(chosen):
-        mine = [found[place * networks + i] for i in range(networks)]
-        comparisons += compared(predicted, mine, width=n, heads=heads)
-    return Agreement(
-        predicted=predicted,
-        widths=tuple(chosen),
-        networks=networks,
-        comparisons=tuple(comparisons),
-    )
+    return {
+        n: [found[place * networks + i] for i in range(networks)] for place, n in enumerate(widths)
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

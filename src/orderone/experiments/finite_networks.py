@@ -84,6 +84,11 @@ class FiniteNetwork:
             found["Theta", place] = self._hidden_tangent(place, factors)
         return found
 
+    def gradient_sizes(self, seed: int) -> dict[str, float]:
+        """|g| of every group: r.m.s. of ∂z_i/∂θ_μ over its parameters, outputs and inputs."""
+        self.plan.initialize_(seed=seed, model=self.model)
+        return dict(self._tangent().gradient_size)
+
     def read(self, raw: Tensor) -> Tensor:
         """The outputs that are compared: pooled, and of words that no input shows."""
         outputs = raw[..., -self.model.config.n :]
