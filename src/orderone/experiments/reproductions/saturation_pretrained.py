@@ -138,7 +138,7 @@ def _why(results: Sequence[Result], below: dict[str, list[str]], text: Text) -> 
     for name, layers in below.items():
         said.append(f"{name} is below random at layers {', '.join(layers)}.")
     for each in results:
-        last, random = _pairs(each)[-1]
+        _, random = _pairs(each)[-1]
         if chance := [level.layer for level, _ in _pairs(each) if level.at_chance]:
             said.append(
                 f"At layers {', '.join(chance)} of {each.name} a token is no nearer to itself in "
