@@ -85,8 +85,8 @@ def curve_rows(courses: dict[str, list[Course]]) -> list[tuple[str, int, float]]
 
 def _small(size: Size, strategy: str) -> dict[str, Any]:
     return {
-        "evaluate_every": max(5, size.steps // 20),
-        "evaluation_batches": 16,
+        "evaluate_every": max(5, size.steps // 15),
+        "evaluation_batches": 8,
         "model": {
             "kind": "encoder-decoder",
             "n": size.n,

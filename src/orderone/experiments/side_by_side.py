@@ -103,6 +103,18 @@ def all_of(answers: Iterable[bool | None]) -> bool | None:
     return None if None in told else True
 
 
+def judged(stage: Stage, answer: bool | None) -> bool | None:
+    """The answer, but of a smoke run, which shows only that everything works."""
+    return None if stage.scale == "smoke" else answer
+
+
+def reason(stage: Stage, why: str) -> str:
+    """What goes with ``judged``."""
+    if stage.scale != "smoke":
+        return why
+    return f"Models so small, trained so shortly, are no test of the claim. {why}".strip()
+
+
 def at_most(value: float, error: float | None, bound: float) -> bool | None:
     """Whether value ≤ bound, told only where two standard errors leave no doubt."""
     if error is None:

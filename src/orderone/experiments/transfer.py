@@ -89,6 +89,7 @@ def transfer(
     batch: int = 16,
     weight_decay: float = 0.0,
     text: str | None = None,
+    material: Material | None = None,
     engine: Engine = "local",
     processes: int = 1,
     progress: Callable[[int, int], None] | None = None,
@@ -96,12 +97,13 @@ def transfer(
     """Validation loss of ``make(width)`` at every rate, and how the best rate moves with the width.
 
     A model of words learns the corpus ``text`` (a name or path; the standard library's sources
-    where not given), one of pixels the digits. Warm-up, then a linear fall to 0.
+    where not given), one of pixels the digits; ``material`` replaces both. Warm-up, then a linear
+    fall to 0.
     """
     widths, lrs = _checked(widths, lrs, steps)
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     found = task(made(make, widths[0], 0))
-    content = _material(found, text)
+    content = material or _material(found, text)
     trials = [
         Trial(
             make=make,

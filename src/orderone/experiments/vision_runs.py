@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from orderone.core.errors import DataError
 from orderone.experiments.reproduction import Stage
+from orderone.experiments.search import Searched
 
 STARTS = {
     "standard": (1e-3, 0.8),
@@ -66,6 +69,26 @@ def vision_run(stage: Stage, size: Size, *, strategy: str) -> dict[str, Any]:
             "settings": {"betas": [0.9, 0.999], "eps": 1e-8},
         },
     }
+
+
+def shift(name: str, found: Mapping[str, Searched]) -> tuple[float, float]:
+    """Doublings of (lr, wd) from the standard optimum to this one."""
+    here, there = found[name], found["standard"]
+    return math.log2(here.lr / there.lr), math.log2(here.weight_decay / there.weight_decay)
+
+
+def mapped_optimum(name: str, found: Mapping[str, Searched], n: int) -> tuple[float, float]:
+    """Where the factors take the standard optimum."""
+    factor, standard = n ** POWERS[name], found["standard"]
+    return standard.lr * factor, standard.weight_decay / factor
+
+
+def away(name: str, found: Mapping[str, Searched], n: int) -> float:
+    """Doublings between an optimum and the mapped standard one, the larger of lr's and wd's."""
+    expected = POWERS[name] * math.log2(n)
+    lr, decay = shift(name, found)
+    # Points of one grid are whole doublings apart, up to rounding.
+    return round(max(abs(lr - expected), abs(decay + expected)), 6)
 
 
 def _digits(size: Size) -> dict[str, Any]:
