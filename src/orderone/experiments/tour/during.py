@@ -63,7 +63,7 @@ def lesson(size: Size, seed: int) -> RunConfig:
         },
         "plan": {"strategy": STRATEGY, "constants": "language-word"},
         "data": {"corpus": "stdlib", "limit": size.text, "vocabulary": words, "T": T},
-        "optimizer": {"lr": 1.0},
+        "optimizer": {"lr": 0.3},
         "schedule": {"warmup": max(1, steps // 20)},
     }
     return checked(RunConfig, settings)
