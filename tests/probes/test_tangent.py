@@ -401,9 +401,19 @@ def test_inputs_that_are_refused() -> None:
         tangent(model, ())
     with pytest.raises(ModelError, match="without trained parameters"):
         tangent(nn.ReLU(), torch.ones(2, 3))
+    words = nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 2))
+    with pytest.raises(
+        ModelError, match=r"Sequential that fails on inputs of .*IndexError"
+    ) as wrong:
+        tangent(words, torch.tensor([[5]]))
+    assert "\n" not in str(wrong.value)
+    with pytest.raises(ModelError, match=r"Linear that fails on inputs of .*RuntimeError"):
+        tangent(model, torch.ones(2, 4))
 
 
 def test_a_tangent_sums_its_groups() -> None:
     eye = torch.eye(2, dtype=torch.float64)
     made = Tangent(groups={"a": eye, "b": 2 * eye}, shape=(2,), gradient_size={"a": 1.0, "b": 1.0})
     assert torch.equal(made.total, 3 * eye)
+    assert "tensor(" not in f"{made!r}{made}"
+    assert str(made).splitlines()[-1].split() == ["total", "3"]

@@ -6,7 +6,8 @@ import torch
 from scipy import stats
 
 from orderone import kernels
-from orderone.core.errors import OrderoneError
+from orderone.core.errors import ConfigError, OrderoneError
+from orderone.theory.kernels import checked_settings
 from orderone.theory.spec import KernelSpec, parse_spec, read_spec
 
 X = torch.randn(2, 3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -252,3 +253,18 @@ def test_a_spec_is_text_and_frozen(tmp_path):
     spec = KernelSpec(**VISION)
     with pytest.raises(ValueError, match="frozen"):
         spec.encoders = 3
+
+
+def test_what_is_no_spec_is_one_line():
+    with pytest.raises(ConfigError, match="an architecture that is a str; expected a KernelSpec"):
+        checked_settings("spec.toml")
+
+
+def test_printing_is_a_line_a_block():
+    found = kernels(LANGUAGE)
+    lines = str(found).splitlines()
+    assert [line.split()[0] for line in lines[2:]] == [block.name for block in found.blocks]
+    assert float(lines[-1].split()[1]) == pytest.approx(
+        found.head.G.diagonal().mean().item(), abs=1e-4
+    )
+    assert "tensor(" not in repr(found)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,8 +27,8 @@ class MeasuredKernel:
     """G and F of one place; rows are (sample, position), sample-major."""
 
     name: str
-    G: Float64[Tensor, "a a"]
-    F: Float64[Tensor, "a a"]
+    G: Float64[Tensor, "a a"] = field(repr=False)
+    F: Float64[Tensor, "a a"] = field(repr=False)
     shape: tuple[int, ...]
     """(samples, positions…)."""
 

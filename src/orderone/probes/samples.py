@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from orderone.core.errors import DataError, ModelError
+from orderone.core.errors import DataError, ModelError, OrderoneError
 from orderone.core.outputs import main_tensor
 
 Inputs = Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any]
@@ -37,7 +38,19 @@ def call(model: nn.Module, inputs: Inputs, samples: slice | None = None) -> Any:
     def part(x: Any) -> Any:
         return x[samples] if isinstance(x, Tensor) and samples is not None else x
 
-    return model(*(part(x) for x in positional), **{key: part(x) for key, x in named.items()})
+    try:
+        return model(*(part(x) for x in positional), **{key: part(x) for key, x in named.items()})
+    except (OrderoneError, torch.OutOfMemoryError):
+        raise
+    except (RuntimeError, ValueError, TypeError, LookupError) as error:
+        given = [*positional, *named.values()]
+        shapes = ", ".join(f"{tuple(x.shape)} {x.dtype}" for x in given if isinstance(x, Tensor))
+        raise ModelError(
+            f"a {type(model).__name__} that fails on inputs of {shapes} "
+            f"({type(error).__name__}: {error})",
+            expected="inputs as the model takes them: shapes, types, tokens of its vocabulary",
+            do="correct the inputs",
+        ) from error
 
 
 def chosen_output(raw: Any, output: Output | None) -> Tensor:

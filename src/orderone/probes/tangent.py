@@ -33,7 +33,7 @@ from orderone.probes.tangent_terms import product
 class Tangent:
     """A measured NTK. Rows are outputs, sample-major, of the axes ``shape``."""
 
-    groups: Mapping[str, Float64[Tensor, "a a"]]
+    groups: Mapping[str, Float64[Tensor, "a a"]] = field(repr=False)
     """Each group's share, with its factor and, for AdamW, 1/|g|."""
     shape: tuple[int, ...]
     """(samples, positions…) of "mean", (samples, positions…, outputs) of "full"."""
@@ -44,6 +44,17 @@ class Tangent:
     def total(self) -> Float64[Tensor, "a a"]:
         """Ĥ: the sum of all groups."""
         return torch.stack(list(self.groups.values())).sum(0)
+
+    def __str__(self) -> str:
+        """A line for each group: the mean of its diagonal, and |g|."""
+        axes = "×".join(map(str, self.shape))
+        rows = [
+            f"  {group:<16} {float(K.diagonal().mean()):>12.4g} {self.gradient_size[group]:>12.4g}"
+            for group, K in self.groups.items()
+        ]
+        total = f"  {'total':<16} {float(self.total.diagonal().mean()):>12.4g}"
+        head = f"  {'group':<16} {'mean diagonal':>12} {'|g|':>12}"
+        return "\n".join([f"Measured NTK of {axes} outputs", head, *rows, total])
 
 
 def tangent(
@@ -146,6 +157,8 @@ class _Measurement:
     _squares: dict[str, float] = field(default_factory=dict[str, float])
     _layout: Layout = field(init=False)
     _looked_up: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
+    _first: SamplePass | None = None
+    """The pass that told the shapes, until sample 0 is loaded."""
 
     def measure(self, samples: int, outputs: str, memory: int) -> None:
         """All pairs of outputs, tile by tile."""
@@ -179,7 +192,7 @@ class _Measurement:
 
     def _prepare(self, samples: int, outputs: str) -> Cost:
         """Shapes, empty kernels, and what an output costs, from the first sample."""
-        first = self._pass(0)
+        first = self._first = self._pass(0)
         *positions, n_out = first.y.shape[1:]
         count = math.prod(positions)
         full = outputs == "full"
@@ -214,6 +227,11 @@ class _Measurement:
     def _pass(self, sample: int) -> SamplePass:
         return SamplePass(lambda: self.run(sample), self.parameters, weights=self.weights)
 
+    def _taken(self, sample: int) -> SamplePass:
+        """The sample's pass; the first is kept from the preparation, and no longer than needed."""
+        first, self._first = self._first, None
+        return first if first is not None and sample == 0 else self._pass(sample)
+
     def _load(self, tile: Tile) -> list[tuple[Block, Parts]]:
         """Gradients of a tile's blocks, one forward pass a sample."""
         held: list[tuple[Block, Parts]] = []
@@ -221,7 +239,7 @@ class _Measurement:
         for block in tile:
             if current is None or current[0] != block.sample:
                 current = None  # the graph before goes first
-                current = (block.sample, self._pass(block.sample))
+                current = (block.sample, self._taken(block.sample))
             of = (self._layout.positions, self._layout.indices)
             parts = current[1].parts(block.positions, block.indices, of=of)
             self._look(parts)

@@ -84,6 +84,8 @@ def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
 
 
 def _outer_product(u: Outer, v: Outer) -> Float64[Tensor, "p q"]:
+    if u.axis == v.axis and u.delta.shape[0] == v.delta.shape[0] == 1:
+        return _single_product(u, v)
     if u.axis == v.axis:
         # x x' on δ' first: T² d operations an output, and then one product of T d long vectors.
         X = _gram(u.fixed, v.fixed).to(v.delta.dtype)
@@ -91,6 +93,24 @@ def _outer_product(u: Outer, v: Outer) -> Float64[Tensor, "p q"]:
     # δ of one lies along x of the other.
     across, back = _along(u.delta, v.fixed), _along(v.delta, u.fixed)
     return _inner(across.flatten(2), back.mT.flatten(2))
+
+
+def _single_product(u: Outer, v: Outer) -> Float64[Tensor, "1 1"]:
+    """Of one output each: every δ_t · δ'_t' first, which leaves T² numbers and no long vector."""
+    d = u.delta.shape[3]
+    X = _gram(u.fixed, v.fixed)
+    total = X.new_zeros((), dtype=torch.float64, device=_exact_device(X))
+    for start in range(0, d, _INNER):  # float32 adds up no longer pieces than elsewhere
+        part = slice(start, start + _INNER)
+        products = u.delta[0, :, :, part] @ v.delta[0, :, :, part].mT
+        summed = products.to(total.device).double().sum(0)
+        total = total + (summed * X.to(total.device)).sum()
+    return total.view(1, 1)
+
+
+def _exact_device(x: Tensor) -> torch.device:
+    """Where float64 is: everywhere but on MPS; kernels are small."""
+    return torch.device("cpu") if x.device.type == "mps" else x.device
 
 
 def _gram(x: Tensor, y: Tensor) -> Float[Tensor, "t u"]:
@@ -126,8 +146,7 @@ def _inner(a: Float[Tensor, "p i k"], b: Float[Tensor, "q i k"]) -> Float64[Tens
     whole = a.shape[1] // _INNER * _INNER
     pieces = [_pieces(a[:, :whole], b[:, :whole])] if whole else []
     pieces += [(a[:, whole:] @ b[:, whole:].mT)[None]] if whole < a.shape[1] else []
-    # Float64 is not everywhere (MPS); kernels are small.
-    sums = [(x.cpu() if x.device.type == "mps" else x).double().sum(0) for x in pieces]
+    sums = [x.to(_exact_device(x)).double().sum(0) for x in pieces]
     return sums[0] + sums[1] if len(sums) > 1 else sums[0]
 
 

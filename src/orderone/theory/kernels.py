@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 from jaxtyping import Float
 from torch import Tensor
@@ -31,14 +31,14 @@ class BlockKernels:
     """One block's kernels over the D·T pairs (sample-major), at a pooled head over samples."""
 
     name: str
-    G: Float[Tensor, "a a"]
-    F: Float[Tensor, "a a"]
+    G: Float[Tensor, "a a"] = field(repr=False)
+    F: Float[Tensor, "a a"] = field(repr=False)
     """Kernel of LN(z)."""
-    Theta: Float[Tensor, "a a"]
-    G_se: Float[Tensor, "a a"]
-    F_se: Float[Tensor, "a a"]
-    Theta_se: Float[Tensor, "a a"]
-    by_group: Mapping[str, Estimate]
+    Theta: Float[Tensor, "a a"] = field(repr=False)
+    G_se: Float[Tensor, "a a"] = field(repr=False)
+    F_se: Float[Tensor, "a a"] = field(repr=False)
+    Theta_se: Float[Tensor, "a a"] = field(repr=False)
+    by_group: Mapping[str, Estimate] = field(repr=False)
     """What every parameter group adds to Θ; empty where it was not asked for."""
 
 
@@ -46,7 +46,7 @@ class BlockKernels:
 class Kernels:
     """All blocks, the last one the head."""
 
-    spec: KernelSpec
+    spec: KernelSpec = field(repr=False)
     blocks: tuple[BlockKernels, ...]
     samples: int
     """Draws of each attention block, all recursions together."""
@@ -56,6 +56,17 @@ class Kernels:
     @property
     def head(self) -> BlockKernels:
         return self.blocks[-1]
+
+    def __str__(self) -> str:
+        """A line for each block: means of the diagonals, and the largest standard errors."""
+        rows = [
+            f"  {block.name:<22} {float(block.G.diagonal().mean()):>10.4f}"
+            f" {float(block.Theta.diagonal().mean()):>10.4f}"
+            f" {float(block.G_se.max()):>10.1e} {float(block.Theta_se.max()):>10.1e}"
+            for block in self.blocks
+        ]
+        head = f"  {'mean of the diagonal':<22} {'G':>10} {'Θ':>10} {'G_se':>10} {'Theta_se':>10}"
+        return "\n".join([f"Kernels from {self.samples:,} draws", head, *rows])
 
     def to_json(self) -> dict[str, Any]:
         """``{"blocks": [{"name", "G", "F", "Theta", "G_se", "Theta_se"}, ...]}``."""
@@ -83,11 +94,22 @@ def kernels(
     if isinstance(arch, KernelSpec):
         spec = arch.replace(**changes) if changes else arch
     else:
-        spec = KernelSpec(**{**arch, **changes})
+        spec = KernelSpec(**{**checked_settings(arch), **changes})
     network = Network.read(spec)
     if spec.target_error is None:
         return _estimate(network, spec.samples, progress)
     return _to_target(network, spec.target_error, progress)
+
+
+def checked_settings(arch: object) -> Mapping[str, Any]:
+    """``arch`` as settings by name."""
+    if isinstance(arch, Mapping):
+        return cast("Mapping[str, Any]", arch)
+    raise ConfigError(
+        f"an architecture that is a {type(arch).__name__}",
+        expected="a KernelSpec, or its settings by name",
+        do="write {'stem': 'language', ...}; orderone.theory.spec.read_spec reads a file",
+    )
 
 
 def _to_target(network: Network, target: float, progress: Progress | None) -> Kernels:
