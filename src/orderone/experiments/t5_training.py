@@ -83,10 +83,10 @@ def t5_size(stage: Stage) -> Size:
     )
     laptop = Size(
         config=_miniature(n=96, layers=3, n_vocab=2048, T=64),
-        steps=4000,
+        steps=2400,
         batch=16,
         warmup=80,
-        every=40,
+        every=24,
         text=4_000_000,
     )
     paper = Size(config=T5, steps=STEPS, batch=BATCH, warmup=10_000, every=5100, text=None)

@@ -3,7 +3,7 @@
 Source   [MRGSS21] §5.5, Fig. 5: cos(δ, θ) and ‖δ‖ over T5's pretraining
 Expect   between checkpoints |cos(δ, θ)| never above 0.3 and at the end below 0.05, for T5 and in
          each of our runs; alignment's share of growth told at every spacing
-Cost     smoke 20 s on one core; laptop 12 min on 2 cores; paper a day on one large GPU; the models
+Cost     smoke 20 s on one core; laptop 12 min on 2 cores; paper 0.1 h at 100 TFLOP/s; the models
          are those of dynamics, and at a constant rate those of small-lm
 Differs  beside T5's published points: small language models on Penn, at a constant rate and at
          one ∝ 1/√t. laptop: 4 layers, n 128, one epoch; smoke: 2 layers, n 32, 800 sentences

@@ -3,7 +3,7 @@
 Source   [MRGSS21] §5.6, App. F, Fig. 6: AdamW, one epoch, 20 × 20 values from 1e-5 to 1e-1
 Expect   growth with PyTorch's defaults; at more than half of the learning rates a threshold for the
          encoder's norm that may lie in [0.001, 0.01]
-Cost     smoke 15 s on one core; laptop 10 min on 2 cores; paper 2 days on one large GPU
+Cost     smoke 15 s on one core; laptop 10 min on 2 cores; paper 20 h at 100 TFLOP/s
 Differs  Penn, unless --data is a folder with WikiText-2; branch placement. laptop: 9 × 9 values,
          5 × 5 as coded, 2 layers, n 64, 8,000 sentences, 2,000 words; smoke: 3 × 4 values,
          2 layers, n 32, 400 sentences

@@ -3,7 +3,7 @@
 Source   [MRGSS21] §5.3, §5.4, App. E: ‖θ‖ ∝ exp(Ση) if aligned, ‖θ_t‖² = ‖θ_0‖² + Σ‖δ‖² if not
 Expect   between checkpoints, growth by Σ‖δ‖² nearer by ratio to that of ‖θ‖² than Σ‖δ‖ to that of
          ‖θ‖, for T5 and every run that grew; at a rate 1/√t, √t fits better than exp(√t)
-Cost     smoke 20 s on one core; laptop 12 min on 2 cores; paper a day on one large GPU; the models
+Cost     smoke 20 s on one core; laptop 12 min on 2 cores; paper 0.1 h at 100 TFLOP/s; the models
          are those of alignment, and at a constant rate those of small-lm
 Differs  small language models on Penn beside T5's published points. laptop: 4 layers, n 128, one
          epoch; smoke: 2 layers, n 32, 800 sentences

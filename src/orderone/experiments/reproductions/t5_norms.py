@@ -4,7 +4,7 @@ Source   [MRGSS21] §3 Fig. 1 (norm, cosine), §5.5 Fig. 5 (alignment, step size
 Expect   from step 20,000 on the encoder's √t has r² ≥ 0.9999 and a free power p = 0.50 ± 0.01;
          alignment peaks at 0.15 ± 0.01 and ends below 0.05; step size changes by less than 20
          over the second half. At the paper's scale the series that we train grows as √t too
-Cost     smoke 10 s on one core, laptop 6 min on two; paper about 2 days on one large GPU
+Cost     smoke 10 s, laptop 6 min on one core; paper 11 days at 100 TFLOP/s
 Differs  T5's points are the published ones at every scale, through the laws of any series. The
          series that we train is small, of the sources of Python's library, and denoises as BART
          does; layer norms for T5's RMS norms, learned positions. paper: T5-base's shape
