@@ -5,6 +5,8 @@ from __future__ import annotations
 import altair as alt
 import polars as pl
 
+from orderone.report.names import INHERITED
+
 DIGITS = 8
 """Significant digits that go into a picture's data."""
 
@@ -45,4 +47,4 @@ class Columns:
 def _plain(name: str, index: int) -> str:
     # What starts with an underscore may be a field of Vega's or of every object in JavaScript.
     plain = name.isascii() and name.isidentifier() and not name.startswith("_")
-    return name if plain and name != "constructor" else f"column {index}"
+    return name if plain and name not in INHERITED else f"column {index}"

@@ -18,7 +18,6 @@ from orderone.report.vega import (
     in_script,
     interactive,
     library,
-    shown,
     specification,
     svg_of,
     untitled,
@@ -115,7 +114,7 @@ def _figure(section: Section, left: int) -> _Figure | None:
     if section.chart is None:
         return _Figure(picture=section.picture, alternative=words) if section.picture else None
     spec, title, subtitle = untitled(specification(section.chart))
-    data = in_script({"spec": interactive(spec), "fields": shown(spec)})
+    data = in_script(interactive(spec))
     return _Figure(
         picture=svg_of(spec),
         title="" if title == section.heading else title,

@@ -24,6 +24,8 @@ def configuration() -> dict[str, Any]:
     text = {"labelFontSize": 12, "titleFontSize": 13, "titleFontWeight": "normal"}
     return {
         "background": "white",
+        # Its descriptions are made of names, as expressions; a page describes a picture itself.
+        "aria": False,
         "font": FONT,
         "axis": {**text, "grid": True, "gridOpacity": 0.4, "labelOverlap": True},
         "legend": {

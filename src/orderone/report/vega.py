@@ -8,6 +8,7 @@ from typing import Any
 
 import altair as alt
 
+from orderone.report.names import told_apart
 from orderone.report.theme import WIDTH
 
 Picture = alt.Chart | alt.FacetChart | alt.LayerChart
@@ -23,7 +24,7 @@ _ZOOM = {"type": "interval", "zoom": "wheel![event.shiftKey]"}
 def specification(chart: Picture) -> Tree:
     """Vega-Lite's, with as many rows as there are, and a legend as wide as the panel above it."""
     with alt.data_transformers.enable("default", max_rows=None):
-        spec = chart.to_dict()
+        spec = _named(told_apart(chart.to_dict()))
     if spec.get("width") != WIDTH:
         return spec
     pixels = _EACH_ENTRY + _EACH_LETTER * min(_longest_entry(spec), _LEGEND_LETTERS)
@@ -60,7 +61,21 @@ def interactive(spec: Tree) -> Tree:
     spec["config"] = {**spec.get("config", {}), "background": None}
     made = vl_convert.vegalite_to_vega(json.dumps(spec))
     made.pop("$schema", None)
+    for mark in made.get("marks", []):
+        _repair(mark)
     return made
+
+
+def _repair(mark: Tree) -> None:
+    """Vega-Lite's cells around points look for a hover's texts in themselves: in their points."""
+    for inner in mark.get("marks", []):
+        _repair(inner)
+    told = mark.get("encode", {}).get("update", {}).get("tooltip", {})
+    if str(mark.get("name", "")).endswith("voronoi") and "signal" in told:
+        own, point = "datum[", "datum.datum["
+        told["signal"] = point.join(
+            part.replace(own, point) for part in told["signal"].split(point)
+        )
 
 
 def untitled(spec: Tree) -> tuple[Tree, str, str]:
@@ -72,15 +87,32 @@ def untitled(spec: Tree) -> tuple[Tree, str, str]:
     return rest, _joined(given), ""
 
 
-def shown(spec: Tree) -> list[tuple[str, str]]:
-    """(field, name) of the columns that a hover tells, in order."""
-    found: dict[str, str] = {}
-    for encoding in _encodings(spec):
-        told = encoding.get("tooltip", [])
-        for each in told if isinstance(told, list) else [told]:
-            if "field" in each:
-                found.setdefault(each["field"], each.get("title", each["field"]))
-    return list(found.items())
+def _named(spec: Tree) -> Tree:
+    """The picture with what a hover tells under plain keys, and their names beside it.
+
+    Vega-Lite writes the names into an expression, where a backslash or a quote would end a text and
+    begin a program; a page puts them back.
+    """
+    names: dict[str, str] = {}
+
+    def plain(part: Tree) -> Tree:
+        made = dict(part)
+        told = made.get("encoding", {}).get("tooltip")
+        if told is not None:
+            each = [key(one) for one in (told if isinstance(told, list) else [told])]
+            made["encoding"] = {**made["encoding"], "tooltip": each}
+        if "layer" in made:
+            made["layer"] = [plain(layer) for layer in made["layer"]]
+        if "spec" in made:
+            made["spec"] = plain(made["spec"])
+        return made
+
+    def key(told: Tree) -> Tree:
+        field = told.get("field", f"told {len(names)}")
+        names.setdefault(field, told.get("title", field))
+        return {**told, "title": field}
+
+    return {**plain(spec), "usermeta": {"names": list(names.items())}}
 
 
 @cache

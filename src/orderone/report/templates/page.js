@@ -59,7 +59,7 @@
   const tip = make("div", "", { class: "tip", role: "tooltip", hidden: "" });
   document.body.append(tip);
 
-  const point = (_, event, __, value) => {
+  const point = (names) => (_, event, __, value) => {
     if (value === null || value === undefined || value === "") {
       tip.hidden = true;
       return;
@@ -68,7 +68,7 @@
     const table = make("table");
     for (const [name, each] of rows) {
       const row = make("tr");
-      row.append(make("td", name), make("td", String(each)));
+      row.append(make("td", names.get(name) ?? name), make("td", String(each)));
       table.append(row);
     }
     tip.replaceChildren(table);
@@ -82,7 +82,9 @@
 
   const numbers = (given) => {
     const MOST = 500;
-    const data = (given.spec.data || []).find((each) => Array.isArray(each.values) && given.fields.some(([field]) => each.values[0] && field in each.values[0]));
+    const fields = given.usermeta.names;
+    const holds = (row) => row && fields.some(([field]) => field in row);
+    const data = (given.data || []).find((each) => Array.isArray(each.values) && holds(each.values[0]));
     if (!data) return null;
     const details = make("details");
     details.append(make("summary", "Numbers"));
@@ -91,11 +93,11 @@
       const shown = make("div", undefined, { class: "table", role: "region", "aria-label": "Numbers", tabindex: "0" });
       const table = make("table");
       const head = table.createTHead().insertRow();
-      given.fields.forEach(([, name]) => head.append(make("th", name, { scope: "col" })));
+      fields.forEach(([, name]) => head.append(make("th", name, { scope: "col" })));
       const body = table.createTBody();
       data.values.slice(0, MOST).forEach((each) => {
         const row = body.insertRow();
-        given.fields.forEach(([field]) => {
+        fields.forEach(([field]) => {
           const value = each[field];
           const text = typeof value === "number" ? String(Number(value.toPrecision(6))) : String(value ?? "");
           row.append(make("td", text));
@@ -135,8 +137,8 @@
     choices.append(swap, keep);
     const table = numbers(given);
     fixed.hidden = true; // before the width of its place is asked for
-    const options = { mode: "vega", renderer: "svg", actions: false, defaultStyle: false, tooltip: point };
-    vegaEmbed(live, given.spec, options).then(() => {
+    const options = { mode: "vega", renderer: "svg", actions: false, defaultStyle: false, tooltip: point(new Map(given.usermeta.names)) };
+    vegaEmbed(live, given, options).then(() => {
       figure.append(choices);
       if (table) figure.append(table);
       figure.dataset.live = "yes";
