@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from orderone.core.record import Record
 from orderone.core.run import RunFolder
 from orderone.report.again import toml
 from orderone.report.courses import POINTS, gathered
-from orderone.report.page import Found
+from orderone.report.page import Found, page
 from orderone.report.runs import report
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -43,7 +44,7 @@ def test_gathered_points_keep_means_ends_and_counts(count):
     whole = float((points["value"] * points["records"]).sum()) / count
     assert whole == pytest.approx(values.mean(), abs=1e-12)
     edges = np.cumsum([0, *points["records"]])
-    means = [values[a:b].mean() for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    means = [values[a:b].mean() for a, b in pairwise(edges)]
     assert np.allclose(points["value"].to_numpy(), means, rtol=1e-12)
 
 
@@ -127,7 +128,7 @@ def test_the_command_leaves_page_figures_and_json(tmp_path, capsys):
     assert told["page"] == str(to / "report.html")
     assert [row["records"] for row in told["runs"]] == [45, 45]
     kept = [Path(path) for path in told["figures"]]
-    assert [path.suffix for path in kept] == [".pdf", ".svg"] * 3  # loss, gradient, learning rate?
+    assert [path.suffix for path in kept] == [".pdf", ".svg"] * 2
     magic = {".pdf": b"%PDF", ".svg": b"<svg"}
     assert all(path.read_bytes().startswith(magic[path.suffix]) for path in kept)
     assert 1e5 < (to / "report.html").stat().st_size < 5e6
@@ -154,7 +155,7 @@ def damaged(folder):
             lambda folder: [training(folder / "a"), "--figures", folder / "a" / "run.json"],
             "written",
         ),
-        (lambda _folder: [], "RUNS"),
+        (lambda _folder: [], "Missing argument"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path, capsys, words, says):
@@ -164,14 +165,21 @@ def test_bad_input_is_one_line(tmp_path, capsys, words, says):
     assert says in told
 
 
-def test_a_page_stays_small_whatever_it_is_made_of(tmp_path):
-    run_folder = RunFolder.create(tmp_path / "a", command="watch", config={}, seed=0)
-    with run_folder.writer() as records:
-        for step in range(300):
-            for name in range(30):
-                for group in range(12):
-                    records.write(Record(step, f"q{name}", step * 0.7, {"group": f"layer.{group}"}))
-    made = report([run_folder.path])
-    assert len([s for s in made.sections if s.chart is not None]) == 24
-    assert "6 more quantities are not drawn" in made.html()
-    assert len(made.html()) < 5e6
+def test_what_is_too_much_for_a_page_is_left_to_its_table(tmp_path, monkeypatch):
+    monkeypatch.setattr("orderone.report.runs.PICTURES", 1)
+    made = report([training(tmp_path / "a")])
+    assert [s.heading for s in made.sections if s.chart is not None] == ["Loss"]
+    every = next(s for s in made.sections if s.heading == "Every quantity")
+    assert every.text == "1 more quantities are not drawn."
+    assert "gradient_norm_before_clipping" in {row[0] for row in every.rows}
+
+
+def test_charts_beyond_a_page_s_size_are_pictures(tmp_path, monkeypatch):
+    sections = report([training(tmp_path / "a")]).sections
+    charts = [section for section in sections if section.chart is not None]
+    monkeypatch.setattr("orderone.report.page.INTERACTIVE_BYTES", 20_000)
+    html = page(title="t", found=[], sections=[*charts, *charts])
+    assert html.count('tabindex="0"><svg') == 4
+    assert 0 < html.count('<script type="application/json">') < 4
+    monkeypatch.setattr("orderone.report.page.VECTOR_BYTES", 1000)
+    assert page(title="t", found=[], sections=charts).count("data:image/png;base64,iVBOR") == 2

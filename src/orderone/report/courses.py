@@ -9,7 +9,7 @@ from orderone.report.charts import DASHES
 from orderone.report.columns import Columns
 from orderone.report.theme import GREY, HEIGHT, WIDTH, configuration
 
-POINTS = 240
+POINTS = 200
 """Of one line at most; a panel has about twice as many pixels."""
 
 

@@ -15,16 +15,20 @@ from markupsafe import Markup
 from orderone.report.theme import dark_rules
 from orderone.report.vega import (
     Picture,
+    Tree,
     in_script,
     interactive,
     library,
+    png_of,
     specification,
     svg_of,
     untitled,
 )
 
-INTERACTIVE_BYTES = 2_000_000
+INTERACTIVE_BYTES = 1_500_000
 """Of all charts that answer to a pointer; those after them are pictures only."""
+VECTOR_BYTES = 400_000
+"""Of a picture in SVG; a larger one, a matrix of thousands of squares, is in pixels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,12 +120,21 @@ def _figure(section: Section, left: int) -> _Figure | None:
     spec, title, subtitle = untitled(specification(section.chart))
     data = in_script(interactive(spec))
     return _Figure(
-        picture=svg_of(spec),
+        picture=_still(spec, words),
         title="" if title == section.heading else title,
         subtitle=subtitle,
         alternative=words,
         data=data if len(data) <= left else "",
     )
+
+
+def _still(spec: Tree, words: str) -> str:
+    """The picture without a browser's help, as SVG or, where that would be large, as PNG."""
+    text = svg_of(spec)
+    if len(text) <= VECTOR_BYTES:
+        return text
+    data = b64encode(png_of(spec)).decode()
+    return Markup('<img src="data:image/png;base64,{}" alt="{}">').format(data, words)
 
 
 def _style() -> str:

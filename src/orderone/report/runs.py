@@ -23,7 +23,7 @@ from orderone.report.verdicts import cell, facts, sentences, verdict
 
 ROWS = 300
 """Of a table; a page is for reading."""
-PICTURES = 24
+PICTURES = 20
 """Of a page; what comes after them is in the table."""
 
 

@@ -9,8 +9,8 @@ PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#5
 
 BLUE, VERMILION, GREEN, PURPLE, SKY, ORANGE, GREY = PALETTE
 
-DARK = ("#2f93db", "#e5702a", "#12b886", "#d48fb5", "#a4dcff", "#f2b632", "#a8a8a8")
-"""The same on a dark page, in the same order: lighter where the first would not be seen."""
+DARK = ("#3d86e6", "#cf6824", "#33df78", "#ab73ab", "#93eeff", "#fac613", "#a8948a")
+"""The same hues, in the same order, on a dark page; told apart as well."""
 
 FONT = "Helvetica, Arial, sans-serif"
 WIDTH, HEIGHT = 560, 300

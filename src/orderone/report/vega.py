@@ -46,6 +46,13 @@ def svg_of(spec: Tree) -> str:
     return vl_convert.vegalite_to_svg(json.dumps(spec))
 
 
+def png_of(spec: Tree) -> bytes:
+    """The picture in pixels, two for each of the page's."""
+    import vl_convert
+
+    return vl_convert.vegalite_to_png(json.dumps(spec), scale=2.0)
+
+
 def interactive(spec: Tree) -> Tree:
     """Vega's specification of the picture: what is pointed at tells its numbers.
 

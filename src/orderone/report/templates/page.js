@@ -126,7 +126,8 @@
     const live = make("div", undefined, { class: "live", "aria-label": fixed.getAttribute("aria-label") });
     fixed.before(live);
     const choices = make("div", undefined, { class: "choices" });
-    const swap = make("button", "Static SVG", { type: "button", "aria-pressed": "false" });
+    const drawn = fixed.querySelector("svg");
+    const swap = make("button", drawn ? "Static SVG" : "Static picture", { type: "button", "aria-pressed": "false" });
     const keep = make("button", "Save SVG", { type: "button" });
     swap.addEventListener("click", () => {
       live.hidden = !live.hidden;
@@ -134,7 +135,7 @@
       swap.setAttribute("aria-pressed", String(live.hidden));
     });
     keep.addEventListener("click", () => save(fixed, figure.closest("section").querySelector("h2").textContent));
-    choices.append(swap, keep);
+    choices.append(swap, ...(drawn ? [keep] : []));
     const table = numbers(given);
     fixed.hidden = true; // before the width of its place is asked for
     const options = { mode: "vega", renderer: "svg", actions: false, defaultStyle: false, tooltip: point(new Map(given.usermeta.names)) };
