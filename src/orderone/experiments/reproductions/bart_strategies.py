@@ -75,7 +75,7 @@ SMOKE = Grid(
 LAPTOP = Grid(
     size=Size(n=64, layers=2, steps=400, warmup=20, batch=16, T=64, vocabulary=1024, text=10**6),
     lr=4e-3,
-    powers=range(-2, 5),
+    powers=range(-3, 4),
     seeds=3,
 )
 
