@@ -39,9 +39,13 @@ def stage(folder: Path, scale: str, data: Path | None = None) -> Stage:
         seed=0,
         run=run,
         records=run.writer(),
-        progress=lambda done, total: None,
+        progress=quiet,
         data=data,
     )
+
+
+def quiet(done: int, total: int) -> None:
+    """No bar."""
 
 
 def planned(settings: dict[str, Any], config: Any) -> Plan:
@@ -352,7 +356,7 @@ def test_each_runs_through_and_judges_nothing_so_small(
 @pytest.mark.parametrize("name", ["bart-strategies", "r2c2-early", "vit-strategies"])
 def test_the_paper_s_scale_asks_for_its_data(name: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="--data"):
-        reproduce(name, scale="paper", to=tmp_path / "run", progress=lambda done, total: None)
+        reproduce(name, scale="paper", to=tmp_path / "run", progress=quiet)
 
 
 def test_search_refuses_nothing_to_search(tmp_path: Path) -> None:
@@ -369,6 +373,4 @@ def test_a_package_that_is_missing_is_named(
     """Not as what was refused to a trial: ``--all`` goes on without it."""
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingPackageError, match=r"sklearn|scikit-learn|kornia"):
-        reproduce(
-            "vit-strategies", scale="smoke", to=tmp_path / "run", progress=lambda done, total: None
-        )
+        reproduce("vit-strategies", scale="smoke", to=tmp_path / "run", progress=quiet)
