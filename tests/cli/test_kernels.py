@@ -51,7 +51,7 @@ def test_a_run_folder_with_a_page_is_left(spec, tmp_path, capsys):
     out = capsys.readouterr().out
     assert "encoder.0.mlp" in out
     page = (folder / "report.html").read_text()
-    assert page.count("<svg") == 3
+    assert page.count("<svg xmlns=") == 3  # the charts; the page's own scripts draw others
     description = json.loads((folder / "run.json").read_text())
     assert description["config"]["spec"]["samples"] == 4096
     assert description["seed"] == 3

@@ -142,6 +142,8 @@ def test_a_python_without_sources_is_refused(tmp_path: Path) -> None:
 def test_unknown_names_and_impossible_limits_are_refused() -> None:
     with pytest.raises(DataError, match="expected one of penn, wikitext-2, brown, stdlib"):
         corpus("pen")
+    with pytest.raises(DataError, match="no corpus or file named ''"):
+        corpus("")  # not the folder that Python happens to run in
     with pytest.raises(DataError, match="no corpus"):
         corpus("a\0b.txt")
     with pytest.raises(ConfigError, match="limit=0"):

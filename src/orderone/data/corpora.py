@@ -85,7 +85,11 @@ def _splits(label: str, folder: Path | None) -> Splits:
     path = Path(label).expanduser()
     if folder is not None:
         path = folder / path
-    if "\0" in label or (not re.search(r"[./\\]", label) and not path.exists()):
+    if (
+        not label.strip()
+        or "\0" in label
+        or (not re.search(r"[./\\]", label) and not path.exists())
+    ):
         raise DataError(
             f"no corpus or file named '{label}'",
             expected=f"one of {', '.join(NAMES)}, hf:NAME, or a path",
