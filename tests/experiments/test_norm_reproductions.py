@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from orderone.core.errors import DataError
-from orderone.core.run import RunFolder
 from orderone.experiments import small_steps
 from orderone.experiments.alignment_course import Course
 from orderone.experiments.decayed_models import Cell, Grid, log_grid, trained_cell
@@ -28,31 +27,20 @@ from orderone.experiments.t5_training import Size, t5_like_series, t5_size
 from orderone.trajectory.geometry import Neighbours
 from orderone.trajectory.series import trajectory
 
-TINY = SmallModel(
-    placement="post",
-    layers=1,
-    n=16,
-    d_ff=16,
-    H=2,
-    epochs=2,
-    sentences=64,
-    vocabulary=60,
-    checkpoints=8,
-)
+from .tiny import TINY, stage_in
+
+EVERY_STEP = replace(TINY, placement="post", checkpoints=8)
 
 
 @pytest.fixture
 def stage(tmp_path: Path):
-    run = RunFolder.create(tmp_path / "run", command="reproduce", config={}, seed=0)
-    with run.writer() as records:
-        yield Stage(
-            scale="smoke", seed=0, run=run, records=records, progress=lambda done, total: None
-        )
+    with stage_in(tmp_path) as made:
+        yield made
 
 
 def tiny(stage: Stage, **changes: Any) -> SmallModel:
     """With too few checkpoints for laws, whose fits would take longest."""
-    return replace(TINY, checkpoints=4, **changes)
+    return replace(TINY, **changes)
 
 
 def neighbours(path: np.ndarray) -> Neighbours:
@@ -79,7 +67,7 @@ def test_each_account_is_exact_where_it_holds() -> None:
 
 def test_single_steps_are_those_of_checkpoints_at_every_step(stage: Stage) -> None:
     """The watch sums a step while it is taken; the trajectory reads the weights it left."""
-    model = trained(stage, TINY)
+    model = trained(stage, EVERY_STEP)
     walk = Walk(model=model, series=trajectory(model.series))
     assert walk.spacing == 1
     assert walk.steps.share == pytest.approx(walk.by_checkpoint.shares[1], rel=1e-4)

@@ -10,34 +10,22 @@ import pytest
 import torch
 from torch.nn import functional
 
+from orderone.core.errors import DataError
 from orderone.core.run import RunFolder
 from orderone.experiments import small_models
 from orderone.experiments.reproduction import Stage
-from orderone.experiments.small_models import Scores, SmallModel, small_model, trained
+from orderone.experiments.small_models import Scores, small_model, trained
 from orderone.experiments.small_text import batches, by_length, shuffled
 from orderone.experiments.small_training import next_word
 from orderone.trajectory.series import trajectory
 
-TINY = SmallModel(
-    placement="branch",
-    layers=1,
-    n=16,
-    d_ff=16,
-    H=2,
-    epochs=2,
-    sentences=64,
-    vocabulary=60,
-    checkpoints=4,
-)
+from .tiny import TINY, stage_in
 
 
 @pytest.fixture
 def stage(tmp_path: Path):
-    run = RunFolder.create(tmp_path / "run", command="reproduce", config={}, seed=0)
-    with run.writer() as records:
-        yield Stage(
-            scale="smoke", seed=0, run=run, records=records, progress=lambda done, total: None
-        )
+    with stage_in(tmp_path) as made:
+        yield made
 
 
 def test_a_model_learns_and_is_trained_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,6 +54,12 @@ def test_what_decides_a_training_decides_its_folder(stage: Stage, tmp_path: Path
     assert len(folders) == 1 + len(others)
     assert small_models.task_of(given, TINY) == small_models.task_of(stage, TINY)
     assert not any((folder / small_models.SUMMARY).exists() for folder in folders)
+
+
+def test_text_that_is_missing_is_told_before_processes_begin(stage: Stage) -> None:
+    several = replace(stage, scale="laptop", processes=2)
+    with pytest.raises(DataError, match="'wikitext-2' without a folder"):
+        trained(several, replace(TINY, corpus="wikitext-2"))
 
 
 def test_series_is_of_the_watched_encoder(stage: Stage) -> None:

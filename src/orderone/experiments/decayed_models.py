@@ -86,6 +86,8 @@ def decayed(stage: Stage, models: Mapping[str, Sequence[SmallModel]]) -> list[Gr
         for some in models.values()
         for each in some
     ]
+    # What is wrong with the text is said here: our errors cannot be sent between processes.
+    tasks[0].chosen.text(tasks[0].data)
     found: dict[int, Cell] = {}
     # A process takes seconds to begin: as long as all trainings of the smallest scale together.
     with workers(trained_cell, processes=1 if stage.scale == "smoke" else stage.processes) as run:

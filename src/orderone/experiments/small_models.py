@@ -133,6 +133,9 @@ def trained(stage: Stage, chosen: SmallModel) -> TrainedModel:
 def trained_all(stage: Stage, models: Sequence[SmallModel]) -> list[TrainedModel]:
     """Several, trained in the stage's processes unless that was done before."""
     tasks = [task_of(stage, each) for each in models]
+    for task in tasks:
+        # What is wrong with the text is said here: our errors cannot be sent between processes.
+        task.chosen.text(task.data)
     fresh = list({t.folder: t for t in tasks if not (t.folder / SUMMARY).exists()}.values())
     # A process takes seconds to begin: as long as a training at the smallest scale.
     if stage.processes > 1 and stage.scale != "smoke":

@@ -34,7 +34,7 @@ def reproduce(stage: Stage) -> Outcome:
     falls = encoder.falls and all(Course.of(each.checkpoints).falls for each in written)
     return Outcome(
         measured=f"T5's encoder, every {t5.steps[-2] - t5.steps[-3]:,} steps: {encoder.sentence}. "
-        f"Ours ({size(found)}): {_told(written)}",
+        f"Ours ({size(found)}), peak and end: {_told(written)}",
         held=falls or (None if stage.scale == "smoke" else False),
         why=_why(written),
         as_coded=f"T5's plotted total, encoder and decoder: "
@@ -52,16 +52,19 @@ def paper() -> DryRun:
 def _told(found: Sequence[Walk]) -> str:
     return "; ".join(
         f"{each.name}: {Course.of(each.checkpoints).peak:.3f} to "
-        f"{Course.of(each.checkpoints).end:.3f}, share of growth {_shares(each)}"
+        f"{Course.of(each.checkpoints).end:.3f}, {_shares(each)}"
         for each in found
     )
 
 
 def _shares(walk: Walk) -> str:
-    """At single steps, at the checkpoints' spacing, and at a quarter of the series."""
+    """Alignment's, at single steps, between checkpoints, and over a quarter of the series."""
+    if not walk.grew:
+        return f"‖θ‖ × {walk.steps.norm[-1] / walk.steps.norm[0]:.3f}"
     quarter = max(s for s in walk.shares if s <= max(walk.spacing, walk.model.steps / 4))
     spacings = sorted({1, walk.spacing, quarter})
-    return ", ".join(f"{walk.shares[each]:.0%} at {each}" for each in spacings) + " steps"
+    told = ", ".join(f"{walk.shares[each]:.0%} at {each}" for each in spacings)
+    return f"share of growth {told} steps"
 
 
 def _why(written: Sequence[Walk]) -> str:

@@ -204,7 +204,7 @@ def _sections(found: Sequence[_Found]) -> list[Section]:
                 f"{each.chosen.name}: {each.series.laws['total'].sentence}." for each in found
             ),
         ),
-        norm_section("Matrices grow, gains do not", parts, y="‖θ‖ / ‖θ at step 0‖", colour="part"),
+        norm_section("Matrices and gains apart", parts, y="‖θ‖ / ‖θ at step 0‖", colour="part"),
         _norms(found),
         _saturations(found),
         _perplexities(found),
