@@ -140,6 +140,7 @@ def test_bad_input_is_one_line(
     lines = [line for line in said.err.splitlines() if line.startswith("orderone:")]
     assert len(lines) == 1
     assert complaint in lines[0]
+    assert not Path("runs").exists()  # nothing is begun
 
 
 def test_no_decay_has_no_doublings(capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,4 +171,4 @@ def test_spikes_are_set_in_the_configuration(capsys: pytest.CaptureFixture[str])
     assert 5 <= printed(capsys)["steps"] < 60
     Path(name).write_text(f"spikes = {{ action = 'roll-back' }}\n{text}")
     assert run(["train", name, "--to", "b"]) == 2
-    assert "without checkpoints" in capsys.readouterr().err
+    assert "with no checkpoint_every" in capsys.readouterr().err

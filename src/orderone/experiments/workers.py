@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 
@@ -34,12 +34,15 @@ def workers(
 
 
 def engine_named(name: str) -> Engine:
-    """The engine of that name on a command line."""
+    """The engine of that name on a command line; refused where it is not installed."""
     if name not in ENGINES:
         raise ConfigError(
             f"--engine {name}", expected=f"one of {', '.join(ENGINES)}", do="choose one"
         )
-    return "ray" if name == "ray" else "local"
+    if name != "ray":
+        return "local"
+    _ray()
+    return "ray"
 
 
 @contextmanager
@@ -67,10 +70,7 @@ def _processes(function: Callable[[Task], Result], count: int) -> Generator[Spre
 
 
 def _on_ray(function: Callable[[Task], Result]) -> Spread[Task, Result]:
-    try:
-        import ray  # pyright: ignore[reportMissingImports]  # optional
-    except ImportError as error:
-        raise MissingPackageError("ray", needed_for="--engine ray") from error
+    ray = _ray()
     ray.init(ignore_reinit_error=True, log_to_driver=False)
     remote = ray.remote(function)
 
@@ -81,3 +81,11 @@ def _on_ray(function: Callable[[Task], Result]) -> Spread[Task, Result]:
             yield waiting.pop(done), ray.get(done)
 
     return spread
+
+
+def _ray() -> Any:
+    try:
+        import ray  # pyright: ignore[reportMissingImports]  # optional
+    except ImportError as error:
+        raise MissingPackageError("ray", needed_for="--engine ray") from error
+    return ray
