@@ -1,16 +1,18 @@
 """The command: exit codes, one JSON object, a run folder with records, parquet and page."""
 
 import json
+from importlib.resources import as_file, files
 
 import polars as pl
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from orderone.cli import run
 from orderone.core.record import read_records
 
 KINDS = {"norm", "cosine_next", "step_norm", "alignment"}
+ENDS = {f"{what}_to_{end}" for what in ("distance", "cosine") for end in ("first", "last")}
 
 
 def series(folder, count=8, spoil=None):
@@ -41,7 +43,7 @@ def test_a_series_is_told_as_json(tmp_path, capsys):
     assert "Path" in page
     assert page.count("<svg") >= 5
     frame = pl.read_parquet(to / "trajectory.parquet")
-    assert set(frame["name"]) == KINDS
+    assert set(frame["name"]) == KINDS | ENDS
     assert len(read_records(to / "records.jsonl")) == len(frame)
 
 
@@ -74,3 +76,107 @@ def test_bad_input_is_one_line(tmp_path, capsys, words, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run(["trajectory", *words]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_series_of_orderone_train_is_read_without_options(tmp_path, capsys):
+    """What our own run leaves, best weights, optimizer and generators included."""
+    (tmp_path / "text.txt").write_text("a cat sat on the mat and the dog sat too\n" * 60)
+    (tmp_path / "c.toml").write_text(
+        f"""
+steps = 24
+batch_size = 4
+checkpoint_every = 3
+evaluate_every = 6
+keep = 8
+optimizer = {{ lr = 0.3 }}
+[model]
+kind = "language"
+n = 16
+H = 2
+encoders = 2
+[data]
+corpus = "{tmp_path / "text.txt"}"
+tokenizer = "words"
+T = 8
+"""
+    )
+    run_folder = tmp_path / "run"
+    assert run(["train", str(tmp_path / "c.toml"), "--to", str(run_folder), "--json"]) == 0
+    capsys.readouterr()
+    assert run(["trajectory", str(run_folder), "--to", str(tmp_path / "told"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["steps"] == list(range(3, 25, 3))
+    last = load_file(run_folder / "checkpoints" / "step00000024" / "model.safetensors")
+    square = sum(float(each.double().square().sum()) for each in last.values())
+    assert told["groups"]["everything"]["norm"][-1] == pytest.approx(square**0.5, rel=1e-6)
+    assert {"layer.0", "layer.1", "role.embedding", "role.query"} <= set(told["groups"])
+
+
+def test_a_series_of_transformers_trainer_is_read_without_options(tmp_path, capsys):
+    pytest.importorskip("accelerate")
+    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+
+    model = GPT2LMHeadModel(
+        GPT2Config(vocab_size=50, n_positions=8, n_embd=16, n_layer=2, n_head=2)
+    )
+    words = torch.randint(50, (16, 8), generator=torch.Generator().manual_seed(0))
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path / "run"),
+        max_steps=8,
+        per_device_train_batch_size=2,
+        save_steps=2,
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+        seed=0,
+    )
+    data = [{"input_ids": each, "labels": each} for each in words]
+    Trainer(model=model, args=arguments, train_dataset=data).train()
+    capsys.readouterr()
+    words = ["trajectory", str(tmp_path / "run"), "--to", str(tmp_path / "told"), "--json"]
+    assert run(words) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["steps"] == [2, 4, 6, 8]
+    square = sum(float(each.detach().double().square().sum()) for each in model.parameters())
+    assert told["groups"]["everything"]["norm"][-1] == pytest.approx(square**0.5, rel=1e-6)
+
+
+def test_distances_and_angles_to_both_ends(tmp_path, capsys):
+    folder = series(tmp_path / "series", count=5)
+    to = tmp_path / "run"
+    assert run(["trajectory", str(folder), "--to", str(to), "--json"]) == 0
+    total = json.loads(capsys.readouterr().out)["groups"]["total"]
+    thetas = [
+        load_file(folder / f"checkpoint-{10 * i}" / "model.safetensors")[
+            "layers.0.mlp.up_proj.weight"
+        ].double()
+        for i in range(5)
+    ]
+    for end, other in (("first", thetas[0]), ("last", thetas[-1])):
+        distances = [float((theta - other).norm()) for theta in thetas]
+        assert total[f"distance_to_{end}"] == pytest.approx(distances, rel=1e-6)
+        cosines = [float((theta * other).sum() / theta.norm() / other.norm()) for theta in thetas]
+        assert total[f"cosine_to_{end}"] == pytest.approx(cosines, rel=1e-9)
+    records = read_records(to / "records.jsonl").filter(pl.col("group") == "total")
+    kept = records.filter(pl.col("name") == "distance_to_last")["value"].to_list()
+    assert kept == total["distance_to_last"]
+
+
+def test_t5s_encoder_grows_as_the_root_of_steps(tmp_path, capsys):
+    """[MRGSS21] Fig. 1 and Fig. 5, from the published points."""
+    with as_file(files("orderone.experiments") / "data" / "t5_series.csv") as path:
+        words = ["trajectory", "--points", str(path), "--from", "20000"]
+        assert run([*words, "--to", str(tmp_path / "run"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    laws = told["laws"]["encoder"]
+    assert laws["best"] == "sqrt"
+    assert laws["sqrt"]["r2"] >= 0.9999
+    assert laws["power"]["p"] == pytest.approx(0.50, abs=0.01)
+    encoder = told["groups"]["encoder"]
+    norm, step, along = (encoder[name] for name in ("norm", "step_norm", "alignment"))
+    for before, after, size, cosine in zip(norm, norm[1:], step, along, strict=False):
+        assert after**2 - before**2 == pytest.approx(2 * cosine * before * size + size**2)
+    assert 0.15 < max(along) < 0.2
+    assert along[-1] < 0.03
+    assert 0.3 < told["dynamics"]["encoder"]["alignment_share"]["1"] < 0.45
+    assert "Laws by layer" in (tmp_path / "run" / "report.html").read_text()

@@ -23,7 +23,7 @@ def sections(result: Trajectory) -> list[Section]:
     found = [_findings(result)]
     if len(result.steps) > 1:
         found += [_series(result, spoken, *_GROWTH), _laws(result)]
-        found += [_series(result, _spread(layers), *_BY_LAYER)] if layers else []
+        found += [_series(result, _spread(layers), *_BY_LAYER), _by_layer(result, layers)]
         found += [_series(result, spoken, *what) for what in (_DIRECTION, _STEP, _ALIGNMENT)]
         found += [_shares(result), *_path(result)]
     return [each for each in found if each is not None]
@@ -81,6 +81,21 @@ def _laws(result: Trajectory) -> Section:
     told = " ".join(f"{name}: {result.laws[name].sentence}." for name in result.headline)
     columns = ("group", "law", "r²", "AICc, correlated residuals", "exponent")
     return Section(heading="Laws of growth", text=told, columns=columns, rows=rows)
+
+
+def _by_layer(result: Trajectory, layers: list[str]) -> Section | None:
+    """What fits each layer's growth, and how well √t does."""
+    rows = [
+        [name, each.best, f"{each.fits[each.best].r2:.6f}", f"{each.fits['sqrt'].r2:.6f}", power]
+        for name in layers
+        for each in [result.laws[name]]
+        if each.best is not None
+        for power in [_shape("power", each.fits.get("power"))]
+    ]
+    if not rows:
+        return None
+    columns = ("layer", "law", "its r²", "r² of √t", "free exponent")
+    return Section(heading="Laws by layer", columns=columns, rows=rows)
 
 
 def _shape(law: str, fit: object) -> str:

@@ -36,17 +36,21 @@ def add_pairs(gram: Float, chunks: Sequence[Tensor]) -> None:
     """Add the Gram matrix of (θ_0, δ_0, …) over one chunk: a flat tensor each checkpoint."""
     count, elements = len(chunks), chunks[0].numel()
     width = max(256, min(_PAIRS_BYTES // (8 * count), elements))
-    total = torch.from_numpy(gram)
-    theta = torch.empty(count, width, dtype=torch.float64)
-    steps = torch.empty(count, width, dtype=torch.float64)
+    total, half = torch.from_numpy(gram), count // 2
+    rows = torch.empty(count, width, dtype=torch.float64)
     for start in range(0, elements, width):
         stop = min(start + width, elements)
-        t, d = theta[:, : stop - start], steps[:, : stop - start]
-        for row, chunk in zip(t, chunks, strict=True):
+        steps = rows[:, : stop - start]
+        each = steps.unbind()
+        for row, chunk in zip(each, chunks, strict=True):
             row.copy_(chunk[start:stop])
-        d[0] = t[0]
-        torch.sub(t[1:], t[:-1], out=d[1:])
-        total.addmm_(d, d.T)
+        # In place and from the end, where θ_{i−1} still stands: θ_i becomes δ_{i−1}.
+        for i in range(count - 1, 0, -1):
+            each[i].sub_(each[i - 1])
+        # Three quarters of the products: the last one is the mirror of another.
+        total[:half, :half].addmm_(steps[:half], steps[:half].T)
+        total[:, half:].addmm_(steps, steps[half:].T)
+    total[half:, :half] = total[:half, half:].T
 
 
 def tilts_of(samples: Float) -> Float:

@@ -92,9 +92,8 @@ class Trajectory:
         }
         for name, steps in self.unrounded.items():
             groups[name]["step_norm_unrounded"] = _numbers(steps)
-        for name, each in self.pairs.items():
-            groups[name]["cosine_to_first"] = _numbers(1 - each.one_minus_cosine[:, 0])
-            groups[name]["cosine_to_last"] = _numbers(1 - each.one_minus_cosine[:, -1])
+        for name in self.pairs:
+            groups[name] |= {what: _numbers(x) for what, x in self._to_ends(name).items()}
         return {
             "steps": list(self.steps),
             "groups": groups,
@@ -122,6 +121,8 @@ class Trajectory:
             }
             if group in self.unrounded:
                 series["step_norm_unrounded"] = self.unrounded[group]
+            if group in self.pairs:
+                series |= self._to_ends(group)
             found += [
                 Record(step, name, float(value), {"group": group})
                 for name, values in series.items()
@@ -129,6 +130,18 @@ class Trajectory:
                 if np.isfinite(value)
             ]
         return found
+
+    def _to_ends(self, group: str) -> dict[str, Float]:
+        """How far, and at what angle, each checkpoint lies from the first and from the last."""
+        pairs = self.pairs[group]
+        return {
+            f"{what}_to_{end}": values[:, index]
+            for end, index in (("first", 0), ("last", -1))
+            for what, values in (
+                ("distance", pairs.distance),
+                ("cosine", 1 - pairs.one_minus_cosine),
+            )
+        }
 
     def frame(self) -> pl.DataFrame:
         """The records as a table: step, name, value, group."""
