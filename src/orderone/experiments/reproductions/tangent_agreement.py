@@ -142,6 +142,7 @@ def _sections(cases: Sequence[Case]) -> list[Section]:
             "around 1",
         )
         for optimizer in ("SGD", "AdamW")
+        if any(case.name.endswith(optimizer) for case in cases)
     ]
     sections += [
         Section(
