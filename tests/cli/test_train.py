@@ -6,6 +6,8 @@ import hashlib
 import json
 import random
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -294,6 +296,42 @@ def test_lost_numbers_end_the_run_and_are_told(
     assert "the checkpoint of step 4 stays" in err
     assert run(["tail", str(to)]) == 0  # it has ended: no waiting
     assert capsys.readouterr().out.splitlines()[-1] == f"failed: {to}"
+
+
+TRACED = """
+import sys
+from torch import nn
+from orderone.cli import run
+compiles = nn.Module.compile
+def traced(model):
+    sys.stderr.write("traced")
+    compiles(model, backend="eager")
+nn.Module.compile = traced
+sys.exit(run(sys.argv[1:]))
+"""
+"""``orderone`` with models that are traced, but not handed to a C++ compiler."""
+
+
+def test_a_compiled_run_is_the_run(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``compile = true`` traces the model, and nothing of it shows in what the run leaves."""
+    plain, compiled = text.with_name("a"), text.with_name("b")
+    still = OURS.replace("dropout = 0.1", "dropout = 0.0")
+    assert run(["train", written(text, model=still), "--to", str(plain), "--json"]) == 0
+    config = written(text, model=still, top="compile = true")
+    # In a process of its own: the shape checks of the tests cannot be traced.
+    words = ["train", config, "--to", str(compiled), "--json"]
+    done = subprocess.run(
+        [sys.executable, "-c", TRACED, *words], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "traced")
+    records = [RunFolder.open(at).records() for at in (plain, compiled)]
+    assert records[1].drop("value").equals(records[0].drop("value"))
+    assert records[1]["value"].to_list() == pytest.approx(records[0]["value"].to_list(), rel=1e-5)
+    names = [
+        load_file(at / "checkpoints/step00000006/model.safetensors").keys()
+        for at in (plain, compiled)
+    ]
+    assert names[0] == names[1]
 
 
 def test_two_processes_need_a_kind_of_parallelism(
