@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import polars as pl
@@ -11,9 +10,7 @@ import pytest
 from orderone.report.charts import estimates, lines
 from orderone.report.page import Found, Section, page
 from orderone.report.runs import report
-
-sys.path.insert(0, str(Path(__file__).parent))
-from run_folders import HOSTILE, NAMES, hostile, training, verdict
+from tests.report.run_folders import HOSTILE, NAMES, hostile, training, verdict
 
 COLUMNS = ["name", "size"]
 ROWS = [["b", "1,200"], ["a", "−3"], ["c", "2.5e-3"], ["d", ""]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import tomllib
 from itertools import pairwise
 from pathlib import Path
@@ -19,9 +18,7 @@ from orderone.report.again import toml
 from orderone.report.courses import POINTS, gathered
 from orderone.report.page import Found, page
 from orderone.report.runs import report
-
-sys.path.insert(0, str(Path(__file__).parent))
-from run_folders import training, verdict
+from tests.report.run_folders import training, verdict
 
 
 def texts(made, name):

@@ -22,11 +22,13 @@ def train(
     # Here and not above: `orderone --help` need not wait for torch.
     from orderone.experiments.run_config import read_run_config
     from orderone.experiments.training_run import train_run
+    from orderone.report.runs import write_page
 
     settings = read_run_config(config)
     done = train_run(settings, to=to, resumes=resume, quiet=as_json)
     if not done.leads:
         return
+    page = write_page(done.run.path)
     outcome = done.outcome
     for sentence in outcome.damaged:
         typer.echo(f"orderone: passed over a checkpoint: {sentence}", err=True)
@@ -42,3 +44,4 @@ def train(
             f"{outcome.best_validation:.4f}, at step {outcome.best_step:,}."
         )
     typer.echo(f"Run folder: {done.run.path}")
+    typer.echo(f"Page: {page}")

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import polars as pl
 
+from orderone.core.files import write_atomically
 from orderone.report.again import again
 from orderone.report.charts import save_chart
 from orderone.report.differences import settings, table
@@ -87,6 +88,13 @@ def report(paths: Sequence[Path]) -> Report:
     ]
     said = {run.name: _said(run, found) for run in runs}
     return Report(runs=runs, found=said, sections=sections)
+
+
+def write_page(run: Path) -> Path:
+    """The report of one run as ``report.html`` in its folder, for commands without a page's own."""
+    page_ = run / "report.html"
+    write_atomically(page_, report([run]).html().encode())
+    return page_
 
 
 def _said(run: Told, found: list[Quantity]) -> list[str | Found]:

@@ -139,7 +139,7 @@
     const table = numbers(given);
     fixed.hidden = true; // before the width of its place is asked for
     const options = { mode: "vega", renderer: "svg", actions: false, defaultStyle: false, tooltip: point(new Map(given.usermeta.names)) };
-    vegaEmbed(live, given, options).then(() => {
+    return vegaEmbed(live, given, options).then(() => {
       figure.append(choices);
       if (table) figure.append(table);
       figure.dataset.live = "yes";
@@ -151,11 +151,13 @@
   };
 
   const figures = [...document.querySelectorAll("figure")].filter((each) => each.querySelector("script"));
+  // One after the other, the topmost first: until its turn a chart is its static picture.
+  let turn = new Promise((resolve) => { setTimeout(resolve, 0); });
   const seen = new IntersectionObserver((entries) => {
     for (const entry of entries) {
       if (!entry.isIntersecting) continue;
       seen.unobserve(entry.target);
-      enliven(entry.target);
+      turn = turn.then(() => enliven(entry.target)).then(() => new Promise(requestAnimationFrame));
     }
   }, { rootMargin: "400px" });
   figures.forEach((figure) => seen.observe(figure));
