@@ -82,7 +82,9 @@ def estimates(
     if frame.schema[x[0]].is_numeric():
         along = alt.X(columns[x[0]], type="quantitative", title=x[1], scale=_scale(log_x))
     else:
-        axis = alt.Axis(labelAngle=name_angle(frame[x[0]], WIDTH), labelLimit=220)
+        axis = alt.Axis(
+            labelAngle=name_angle(frame[x[0]], WIDTH), labelLimit=220, labelOverlap=False
+        )
         along = alt.X(columns[x[0]], type="ordinal", title=x[1], sort=None, axis=axis)
     up = alt.Y(type="quantitative", title=y[1], scale=_scale(log_y))
     drawn = alt.Chart(columns.frame).encode(x=along)
