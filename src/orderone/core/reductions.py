@@ -1,7 +1,7 @@
 """Norms, dots and angles of parameters, right to float64 at float32's speed.
 
 ``torch.linalg.vector_norm`` adds float32 squares in float32: over 5·10⁷ elements on CPU it is
-0.4 % off, and 1 − cos computed from it can have the wrong sign. Here rows of up to 2,048 elements
+0.4 % off, and 1 − cos computed from it can have the wrong sign. Here rows of up to 4,096 elements
 are reduced in float32, where rounding is harmless, and the rows are added in float64.
 
 Each function takes a tensor or a mapping of tensors (the sum over its entries), in any floating
@@ -25,7 +25,7 @@ from orderone.core.errors import ModelError
 
 Tensors = Tensor | Mapping[str, Tensor]
 
-_ROW = 2048  # float32 squares added in float32 with errors that average out; fewer cost more time
+_ROW = 4096  # float32 squares added in float32 with errors that average out; fewer cost more time
 _SHORT_ROW = 256  # bf16's squares take few values: their errors average out less; so do few rows
 _LARGE = 1 << 20  # from so many elements rows are long
 _GROUP = 64  # rows that are compared with one another before float32 is trusted
