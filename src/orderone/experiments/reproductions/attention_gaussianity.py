@@ -3,7 +3,7 @@
 Source   [DYZ23] App. A, eqs. (A3)–(A6)
 Expect   excess kurtosis ∝ 1/C, exponent −1 within 0.1; odd moments and the correlation of squares
          between heads 0 within 4 standard errors; covariance C_Q C_K F F within 4 and 2/n
-Cost     smoke 10 s, laptop 3 min, paper 1 h on one core each
+Cost     smoke 10 s, laptop 2 min, paper 1 h on one core each
 Differs  4 heads of C channels, n = 4C, up to C = 16 (smoke), 64 (laptop), 192 (paper, n = 768);
          8 positions of a sample of patches of unit normals
 """

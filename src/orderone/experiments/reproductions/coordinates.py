@@ -3,7 +3,7 @@
 Source   [DYZ23] §I.3, eqs. (1.25)–(1.34), (1.108)–(1.116), footnote 26
 Expect   exponent of the change of the outputs after a step within 0.1 of 0 under s = 0, ½, 1, and
          above it under standard
-Cost     smoke 15 s, laptop 6 min, paper 30 min on one core each
+Cost     smoke 15 s, laptop 2 min, paper 30 min on one core each
 Differs  one encoder and 10 classes of 16² images (smoke), 2 encoders (laptop), 12 (paper); one
          batch of noise; heads of 16 channels, 64 at the paper's n = 768
 """

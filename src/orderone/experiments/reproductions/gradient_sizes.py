@@ -4,7 +4,7 @@ Source   [DYZ23] §I.3: |g| = 1/√n for patch, WE, PE, Q, K, V, U and X, 1/√(
          the head: what AdamW's factors (1.108)–(1.116) have over SGD's
 Expect   exponents of n −½ within 0.1; sizes as predicted, within 4 joint standard errors and
          (blocks)/n
-Cost     smoke 10 s, laptop 3 min, paper 30 min on one core each
+Cost     smoke 10 s, laptop 1 min, paper 30 min on one core each
 Differs  n_out = n, so that the head's size has a law too; M = 4; |g| is that of an output's
          gradient, the loss only weighs it
 """

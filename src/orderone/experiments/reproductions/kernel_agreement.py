@@ -3,7 +3,7 @@
 Source   [DYZ23] §I.1, eqs. (1.36)–(1.84)
 Expect   within 4 joint standard errors and (blocks)/n; one network's error ∝ n^(−½) within 0.1;
          the mean's bias ∝ n^(−1) within 0.2 and its interval, in the kernel that shows it best
-Cost     smoke 10 s, laptop 4 min, paper 1 h on one core each
+Cost     smoke 10 s, laptop 5 min, paper 1 h on one core each
 Differs  kernels of 8 (sample, position) pairs; 16 channels a head at any width but the paper's n;
          C_Q = C_K = 3/2 and others 1, so that attention is far from uniform and adds its share;
          the bias on narrow networks of placement post with ε = ½, where it stands out

@@ -3,7 +3,7 @@
 Source   [DYZ23] §I.1.C, eqs. (1.36), (1.65), (1.77)
 Expect   r² of a line through G above 0.99; its slope as predicted, within 4 joint standard errors
          and L/n; F of every block likewise, and ever nearer to the fixed F
-Cost     smoke 10 s, laptop 3 min, paper 20 min on one core each
+Cost     smoke 10 s, laptop 2 min, paper 20 min on one core each
 Differs  smoke: 6 encoders, n = 128; laptop: 12, n = 512; paper: 12, n = 768, C = 64; 8 pairs of
          (sample, position), patches of unit normals
 """

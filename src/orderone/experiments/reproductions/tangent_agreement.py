@@ -3,7 +3,7 @@
 Source   [DYZ23] §I.3, eqs. (1.117)–(1.190), (1.95)
 Expect   within 4 joint standard errors and (blocks)/n; a prediction whose cumulative part lacks J,
          what passes the scores, is excluded
-Cost     smoke 15 s, laptop 5 min, paper 2 h on one core each
+Cost     smoke 15 s, laptop 6 min, paper 2 h on one core each
 Differs  8 (sample, position) pairs; C_Q C_K = 5, so that attention is far from uniform; 16 channels
          a head; AdamW's language head is not tied
 """
