@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from orderone.core.errors import DataError
 from orderone.experiments.reproduction import Stage
 from orderone.experiments.side_by_side import Course
@@ -71,8 +73,8 @@ def denoising_run(
     }
 
 
-def curve_rows(courses: dict[str, list[Course]]) -> list[tuple[str, int, float]]:
-    """(name, step, mean validation loss over the seeds that were still there)."""
+def curves(courses: dict[str, list[Course]], by: str) -> pl.DataFrame:
+    """``by``, step, loss: the mean over the seeds that were still there, after the first step."""
     rows: list[tuple[str, int, float]] = []
     for name, each in courses.items():
         at: dict[int, list[float]] = {}
@@ -80,7 +82,9 @@ def curve_rows(courses: dict[str, list[Course]]) -> list[tuple[str, int, float]]
             for step, loss in course.losses:
                 at.setdefault(step, []).append(loss)
         rows += [(name, step, sum(losses) / len(losses)) for step, losses in sorted(at.items())]
-    return [row for row in rows if row[1] > 0 and math.isfinite(row[2])]
+    kept = [row for row in rows if row[1] > 0 and math.isfinite(row[2])]
+    schema = {by: pl.String, "step": pl.Int64, "loss": pl.Float64}
+    return pl.DataFrame(kept, schema=schema, orient="row")
 
 
 def _small(size: Size, strategy: str) -> dict[str, Any]:

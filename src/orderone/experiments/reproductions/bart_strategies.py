@@ -23,7 +23,7 @@ from orderone.experiments.denoising_runs import (
     STEPS,
     TANGENT,
     Size,
-    curve_rows,
+    curves,
     denoising_run,
     published_size,
 )
@@ -216,9 +216,9 @@ def _why(
     gap: tuple[float, float | None],
 ) -> str:
     reach = "" if gap[1] is None else f" ± {100 * gap[1]:.1f}"
-    said = [
-        f"At the optima neural tangent's loss is {100 * gap[0]:+.1f}{reach}% away from standard's."
-    ]
+    said = [f"At the optima neural tangent's loss is {100 * gap[0]:+.1f}{reach}% off standard's."]
+    if math.isinf(gap[0]):
+        said = ["One strategy diverged at every rate."]
     if grid.seeds == 1:
         said.append("One seed has no spread to judge by.")
     elif shift is None:
@@ -296,9 +296,8 @@ def _by_rate(tried: Tried, grid: Grid, setting: str) -> Picture:
 
 
 def _curves(courses: dict[str, list[Course]], setting: str) -> Picture:
-    frame = pl.DataFrame(curve_rows(courses), schema=["strategy", "step", "loss"], orient="row")
     return lines(
-        frame,
+        curves(courses, "strategy"),
         x=("step", "step"),
         y=("loss", "validation loss (nats a token)"),
         colour=("strategy", "strategy"),

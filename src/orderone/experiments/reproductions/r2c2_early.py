@@ -23,7 +23,7 @@ from orderone.experiments.denoising_runs import (
     STANDARD,
     TANGENT,
     Size,
-    curve_rows,
+    curves,
     denoising_run,
     published_size,
 )
@@ -185,7 +185,7 @@ def _measured(pair: Pair, runs: Runs, difference: tuple[float, float | None]) ->
     steps, length = pair.smaller.steps, pair.smaller.length or pair.smaller.steps
     return (
         f"loss after {steps:,} of {length:,} steps, {seeds}: {'; '.join(told)}; the logarithm of "
-        f"the ratio is {difference[0]:+.4f}{reach} larger at the larger size"
+        f"the ratio changes by {difference[0]:+.4f}{reach} from the smaller to the larger"
     )
 
 
@@ -204,10 +204,10 @@ def _sections(pair: Pair, runs: Runs) -> list[Section]:
     return [
         Section(
             heading="Validation loss early in training, Fig. 5",
-            chart=_curves(runs, setting),
+            chart=_curves(pair, runs, setting),
             alternative="Validation loss over steps for two sizes and two strategies",
             columns=("size", "strategy", "lr", "loss", "standard error"),
-            rows=[_row(pair, runs, *key) for key in sorted(runs)],
+            rows=[_row(pair, runs, name, each) for name in pair.sizes for each in STRATEGIES],
         ),
         Section(
             heading="What neural tangent scaling gains",
@@ -225,10 +225,10 @@ def _row(pair: Pair, runs: Runs, name: str, strategy: str) -> tuple[str, ...]:
     return name, strategy, f"{lr:.4g}", f"{mean:.4f}", "–" if error is None else f"{error:.4f}"
 
 
-def _curves(runs: Runs, setting: str) -> Picture:
-    named = {f"{size}, {strategy}": courses for (size, strategy), courses in sorted(runs.items())}
+def _curves(pair: Pair, runs: Runs, setting: str) -> Picture:
+    named = {f"{name}, {each}": runs[name, each] for name in pair.sizes for each in STRATEGIES}
     return lines(
-        pl.DataFrame(curve_rows(named), schema=["model", "step", "loss"], orient="row"),
+        curves(named, "model"),
         x=("step", "step"),
         y=("loss", "validation loss (nats a token)"),
         colour=("model", "model"),

@@ -289,7 +289,8 @@ def _curves(courses: Seeds, setting: str) -> Picture:
         for course in each
         for step, accuracy in course.accuracies
     ]
-    frame = pl.DataFrame(rows, schema=["strategy", "step", "accuracy"], orient="row")
+    schema = {"strategy": pl.String, "step": pl.Int64, "accuracy": pl.Float64}
+    frame = pl.DataFrame(rows, schema=schema, orient="row")
     means = frame.group_by("strategy", "step", maintain_order=True).mean()
     return lines(
         means,
