@@ -23,9 +23,10 @@ RESULTS = ROOT / "docs" / "results"
 PAGES = ROOT / "docs" / "reproductions"
 README = ROOT / "README.md"
 BEGIN, END = "<!-- results: made by ./dev docs -->", "<!-- end of results -->"
-INTRODUCTION = """Every figure and table of the two papers is one command: `orderone reproduce NAME --scale smoke`
-takes seconds, `laptop` minutes on two cores, `paper` is the exact setting, of which `--dry-run` tells the
-cost. Below stands what was measured; each line and each page is made from the verdict of a kept run."""
+INTRODUCTION = """Every figure and table of the two papers is one command:
+`orderone reproduce NAME --scale smoke` takes seconds, `laptop` minutes on two cores, `paper` is the
+exact setting, of which `--dry-run` tells the cost. Below stands what was measured; each line and
+each page is made from the verdict of a kept run."""
 ANSWER = {True: "held", False: "did not hold", None: "cannot be told at this size"}
 
 

@@ -114,7 +114,7 @@ def test_heads_prints_the_contract_and_leaves_maps(
     # Nine positions at most, two of them special.
     assert all(1 <= each["saturated_positions"] <= 9 for each in found)
     page = (tmp_path / "h" / "report.html").read_text()
-    assert page.count("<svg") == 3
+    assert page.count("<figure>") == 3
     assert run(["heads", str(folder), "--text", text]) == 0
     assert "heads: " in capsys.readouterr().out
 

@@ -27,7 +27,7 @@ from orderone.report.vega import (
 
 INTERACTIVE_BYTES = 1_500_000
 """Of all charts that answer to a pointer; those after them are pictures only."""
-VECTOR_BYTES = 400_000
+VECTOR_BYTES = 150_000
 """Of a picture in SVG; a larger one, a matrix of thousands of squares, is in pixels."""
 
 

@@ -17,7 +17,7 @@ PANELS = 12
 """Matrices side by side."""
 MARKS = 50
 """Events that a picture marks; the table has all."""
-CELLS = 2_000
+CELLS = 5_000
 """Squares or points of a picture of one moment."""
 
 
@@ -140,6 +140,7 @@ def _grid(quantity: Quantity, run: str, runs: Sequence[str]) -> list[Section]:
     squares = frame.select(
         layer=pl.col(layer or ""), head=pl.col(head or ""), value=pl.col("value")
     ).head(CELLS)
+    cut = f"the first {CELLS:,} of {len(frame):,}" if len(frame) > CELLS else ""
     what = _headed(quantity.known.heading, run, runs)
     chart = grid(
         squares,
@@ -147,6 +148,7 @@ def _grid(quantity: Quantity, run: str, runs: Sequence[str]) -> list[Section]:
         y=("layer", "layer"),
         value=("value", quantity.known.label),
         title=what,
+        subtitle=cut,
     )
     return [Section(heading=what, chart=chart, alternative=f"{what} by layer and head")]
 
