@@ -4,8 +4,8 @@ A decoder of 10 million parameters, 8 × 128 tokens, gradient clipping, one thre
 one step of every kind, in turning order, each with a model of its own: bare, every quantity each
 step, every tenth step, and wandb.watch(log="all", log_freq=1) offline where wandb is installed.
 ratio = median over rounds of watched / bare: at most 1.03 each step, 1.006 every tenth (medians of
-measured and of other steps, weighted 1 : 9). Memory: the growth of the process, in copies of the
-parameters.
+measured and of other steps, weighted 1 : 9). Memory: the process's peak with the watch over that
+without it, in copies of the parameters.
 """
 
 import argparse
@@ -13,6 +13,8 @@ import importlib.util
 import json
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -72,37 +74,52 @@ def watched_by_wandb(side: Side, folder: Path) -> Any:
     return run
 
 
-def resident() -> int:
-    """Bytes that the process holds in memory (Linux)."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+def extra_peak(n_vocab: int, T: int) -> float:
+    """What watched steps take at most beyond bare ones, in copies of the parameters.
 
-
-def growth(side: Side, folder: Path, tokens: torch.Tensor) -> float:
-    """What watched steps hold beyond bare ones, in copies of the parameters.
-
-    Means over steps: the process's memory swings by a copy or two from step to step by itself.
+    In a process of its own that gives freed memory back at once, so that its size is what it uses.
     """
-    held: list[float] = []
-    for watched in (False, True):
-        attached = watch(side.model, side.optimizer, to=folder, every=1) if watched else None
-        taken: list[int] = []
-        for _ in range(8):
-            side.seconds(tokens)
-            taken.append(resident())
-        held.append(statistics.fmean(taken[2:]))
-        if attached:
-            attached.close()
-    return (held[1] - held[0]) / sum(p.numel() * p.element_size() for p in side.model.parameters())
+    command = [sys.executable, __file__, "--peak", "--vocabulary", str(n_vocab), "--length", str(T)]
+    returning = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+    done = subprocess.run(
+        command, env={**os.environ, **returning}, capture_output=True, text=True, check=True
+    )
+    return float(done.stdout)
+
+
+def print_peak(n_vocab: int, T: int) -> None:
+    side, tokens = Side(n_vocab, T), torch.randint(n_vocab, (8, T))
+    with tempfile.TemporaryDirectory() as folder:
+        peak_of_steps(side, tokens)  # moments are made, libraries loaded
+        bare = peak_of_steps(side, tokens)
+        with watch(side.model, side.optimizer, to=Path(folder), every=1):
+            watched = peak_of_steps(side, tokens)
+    size = sum(p.numel() * p.element_size() for p in side.model.parameters())
+    print((watched - bare) / size)
+
+
+def peak_of_steps(side: Side, tokens: torch.Tensor, count: int = 5) -> int:
+    """Bytes that the process holds at most (Linux)."""
+    Path("/proc/self/clear_refs").write_text("5")  # the high mark is now what is in use
+    for _ in range(count):
+        side.seconds(tokens)
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--vocabulary", type=int, default=4096)
+    parser.add_argument("--length", type=int, default=128, help="tokens of a sample")
+    parser.add_argument("--peak", action="store_true", help="only the memory, in this process")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    tokens = torch.randint(chosen.vocabulary, (8, 128))
+    if chosen.peak:
+        print_peak(chosen.vocabulary, chosen.length)
+        return
+    tokens = torch.randint(chosen.vocabulary, (8, chosen.length))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         report(measured(Path(temporary), tokens, chosen.rounds, chosen.vocabulary))
 
@@ -110,7 +127,7 @@ def main() -> None:
 def measured(folder: Path, tokens: torch.Tensor, rounds: int, n_vocab: int) -> dict[str, Any]:
     sides = {name: Side(n_vocab, tokens.shape[1]) for name in ("bare", "each", "tenth")}
     parameters = sum(p.numel() for p in sides["bare"].model.parameters())
-    copies = growth(sides["each"], folder / "memory", tokens)
+    copies = extra_peak(n_vocab, tokens.shape[1])
     attached = [
         watch(sides["each"].model, sides["each"].optimizer, to=folder / "each", every=1),
         watch(sides["tenth"].model, sides["tenth"].optimizer, to=folder / "tenth", every=10),

@@ -16,7 +16,7 @@ class Settings(BaseModel):
 
     if not TYPE_CHECKING:  # type checkers keep the signature that pydantic gives them
 
-        def __init__(self, **settings: Any) -> None:
+        def __init__(self, /, **settings: Any) -> None:
             try:
                 super().__init__(**settings)
             except ValidationError as error:

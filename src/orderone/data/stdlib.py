@@ -30,7 +30,7 @@ def stdlib(limit: int | None = None, *, root: Path | None = None) -> Splits:
             rows = lines(data.decode("utf-8"), indented=True)
         except (OSError, UnicodeDecodeError):
             continue
-        if len(data) <= limit // 10:  # no single file outweighs the others, or the limit
+        if rows and len(data) <= limit // 10:  # no single file outweighs the others, or the limit
             texts[name] = rows
             size += len(data)
     if len(texts) < 3:

@@ -105,8 +105,9 @@ def _source(model: dict[str, Any], demands: Demands) -> Source:
             do="give one of the two",
         )
     if "kind" in model:
-        if model["kind"] in CONFIGS and model["kind"] != demands.kind:
-            raise demands.another(f"a model of kind '{model['kind']}'")
+        kind = model["kind"]
+        if isinstance(kind, str) and kind in CONFIGS and kind != demands.kind:
+            raise demands.another(f"a model of kind '{kind}'")
         config = read_config({**demands.settings(), **model})
         return OurSource(name=str(model["kind"]), config=config)
     name = model.pop("name")

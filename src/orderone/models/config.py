@@ -1,19 +1,32 @@
 """What a reference transformer is made of, in the papers' letters; impossible ones are refused."""
 
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import (
     BeforeValidator,
+    ConfigDict,
     Field,
-    PositiveInt,
     model_validator,
 )
 
 from orderone.core.errors import ConfigError
 from orderone.core.settings import Settings
-from orderone.models.activation import activation, activation_name
+from orderone.models.activation import activation_name, require_elementwise
 
+
+def _whole(given: Any) -> Any:
+    """A whole number of another library as Python's own; anything else as it is."""
+    return int(given) if isinstance(given, Integral) and not isinstance(given, bool) else given
+
+
+def _tuple(given: Any) -> Any:
+    """Files have lists only."""
+    return tuple(cast("list[Any]", given)) if isinstance(given, list) else given
+
+
+Size = Annotated[int, BeforeValidator(_whole), Field(gt=0, lt=2**31)]
 Placement = Literal["pre", "branch", "post"]
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -21,17 +34,22 @@ AnyConfig = TypeVar("AnyConfig", bound="TransformerConfig")
 
 
 class TransformerConfig(Settings):
-    """What all our transformers share. ``M`` and ``d_ff`` say one thing: give either."""
+    """What all our transformers share. ``M`` and ``d_ff`` say one thing: give either.
 
-    n: PositiveInt
+    Strict: a number in quotes is none, and neither is true.
+    """
+
+    model_config = ConfigDict(strict=True)
+
+    n: Size
     """Embedding width."""
-    H: PositiveInt
+    H: Size
     """Heads, of C = n/H channels."""
-    encoders: PositiveInt
+    encoders: Size
     """Pairs of an attention and an MLP block."""
     M: Annotated[float, Field(gt=0)] = 4.0
     """MLP multiplier; follows ``d_ff`` where that is given."""
-    d_ff: PositiveInt | None = None
+    d_ff: Size | None = None
     """Width of the MLP, M·n where not given."""
     activation: Annotated[str, BeforeValidator(activation_name)] = "gelu"
     """σ: a name, ``package.module:function``, or an importable function."""
@@ -47,7 +65,7 @@ class TransformerConfig(Settings):
     """ε of the layer norms."""
     attention_power: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
     """Scores are divided by C to this power: ½ in [DYZ23] eq. (1.16), 1 in maximal update."""
-    xi: Finite | tuple[Finite, ...] = 1.0
+    xi: Annotated[Finite | tuple[Finite, ...], BeforeValidator(_tuple)] = 1.0
     """ξ of the skip, [DYZ23] eq. (1.5): one number, or one a block."""
     dropout: Probability = 0.0
     """After the embeddings and after every residual path."""
@@ -105,7 +123,7 @@ class TransformerConfig(Settings):
                 expected=f"one number, or one for each of the {self.block_count} blocks",
                 do="give as many as there are blocks",
             )
-        activation(self.activation)
+        require_elementwise(self.activation)
         return self
 
     def _settle_multiplier(self) -> None:
@@ -131,10 +149,10 @@ class VisionConfig(TransformerConfig):
     """Vision transformer, [DYZ23] eq. (1.6)–(1.8), (1.22)–(1.23)."""
 
     kind: Literal["vision"] = "vision"
-    image_size: PositiveInt = 224
-    patch: PositiveInt = 16
-    channels: PositiveInt = 3
-    n_out: PositiveInt = 1000
+    image_size: Size = 224
+    patch: Size = 16
+    channels: Size = 3
+    n_out: Size = 1000
     stem: Literal["patch", "class-token", "convolutions"] = "patch"
     head: Literal["mean", "per-token", "class-token"] = "mean"
     epsilon: Annotated[float, Field(gt=0)] = 1e-6
@@ -176,16 +194,16 @@ class VisionConfig(TransformerConfig):
 class WordsConfig(TransformerConfig):
     """What models of words share."""
 
-    n_vocab: PositiveInt
-    T: PositiveInt
+    n_vocab: Size
+    T: Size
     """Positions: the longest sequence."""
-    pad: Annotated[int, Field(ge=0)] | None = None
+    pad: Annotated[int, BeforeValidator(_whole), Field(ge=0)] | None = None
     """Index of [pad], whose row of W^WE is zero at initialisation."""
     stem_norm: bool = False
     """A layer norm right after the positional embedding."""
     head_tied: bool = True
     """The head is (W^WE)ᵀ; else a W of its own."""
-    n_out: PositiveInt | None = None
+    n_out: Size | None = None
     """Outputs of an untied head, n_vocab where not given."""
 
     @property
@@ -233,7 +251,7 @@ class EncoderDecoderConfig(WordsConfig):
     """BART-like encoder–decoder, [DYZ23] §II.2, eq. (2.2)–(2.4)."""
 
     kind: Literal["encoder-decoder"] = "encoder-decoder"
-    decoders: PositiveInt
+    decoders: Size
     """Triplets of an attention, a mixed-attention and an MLP block."""
     stem_norm: bool = True
 
@@ -258,10 +276,10 @@ def parse_config(cls: type[AnyConfig], mapping: Mapping[str, Any]) -> AnyConfig:
 def read_config(mapping: Mapping[str, Any]) -> Config:
     """The configuration of the ``kind`` that ``mapping`` names, as ``model_dump`` wrote it."""
     kind = mapping.get("kind")
-    if kind not in CONFIGS:
+    if not isinstance(kind, str) or kind not in CONFIGS:
         raise ConfigError(
             f"kind = {kind!r} of model",
             expected=f"one of {', '.join(CONFIGS)}",
             do="add it to the model's configuration",
         )
-    return parse_config(CONFIGS[cast(str, kind)], mapping)
+    return parse_config(CONFIGS[kind], mapping)

@@ -52,7 +52,7 @@ class ScheduleConfig(Settings):
 class TrainingConfig(Settings):
     """The course of a run; what is trained, and on what, is said elsewhere."""
 
-    seed: Count = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     steps: PositiveInt
     batch_size: PositiveInt
     """Samples of a step, over all processes and parts."""
@@ -139,7 +139,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
             expected="a configuration file",
             do="check the path",
         ) from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(
             f"'{path}' is not TOML ({error})", expected="TOML", do="correct that line"
         ) from error
