@@ -116,6 +116,13 @@ def test_a_table_sorts_by_keyboard_and_says_so(opened):
     assert head.get_attribute("aria-sort") == "none"
 
 
+def test_facts_beside_their_names_have_nothing_to_sort(opened):
+    facts = Section(heading="About", columns=("", ""), rows=[["Source", "1"], ["Cost", "2"]])
+    shown = opened(page(title="t", found=[], sections=[facts]))
+    assert first_column(shown) == "SourceCost"
+    assert shown.locator("th button").count() == 0
+
+
 def test_numbers_of_a_chart_are_a_table(opened):
     shown = opened(page(title="t", found=[], sections=[Section(heading="h", chart=straight(3))]))
     shown.get_by_text("Numbers").press("Enter")

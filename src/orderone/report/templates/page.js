@@ -29,6 +29,8 @@
     const body = table.tBodies[0];
     const written = [...body.rows];
     const heads = [...table.tHead.rows[0].cells];
+    // Facts beside their names: nothing that anybody would sort.
+    const unnamed = heads.every((head) => head.textContent.trim() === "");
     heads.forEach((head, column) => {
       const cell = (row) => (row.cells[column] ? row.cells[column].textContent.trim() : "");
       const filled = written.map(cell).filter((text) => text !== "");
@@ -36,7 +38,7 @@
       if (numeric && filled.every((text) => text.length < 24)) {
         [head, ...written.map((row) => row.cells[column])].forEach((each) => each && each.classList.add("number"));
       }
-      if (written.length < 2) return;
+      if (unnamed || written.length < 2) return;
       const button = make("button", head.textContent || "name", { type: "button" });
       head.replaceChildren(button);
       head.setAttribute("aria-sort", "none");
