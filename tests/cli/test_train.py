@@ -227,6 +227,10 @@ def test_a_model_of_transformers_learns(text: Path, capsys: pytest.CaptureFixtur
         ({"model": OURS + "\nM = 0.01"}, "whole number"),
         ({"model": OURS + "\nwidth = 3"}, "unknown setting 'width'"),
         ({"model": OURS + "\nT = 4"}, "room for the data's"),
+        ({"model": OURS + "\nn_out = 9\nhead_tied = false"}, "each of the data's 11 words"),
+        ({"model": 'kind = ["language"]\nn = 16'}, "kind = ['language'] of model"),
+        # More bytes than there are addresses: no machine even tries.
+        ({"model": OURS.replace("16", "2147483646") + "\nT = 2147483647"}, "not enough memory"),
         ({"model": 'name = "preset:vit-b16"'}, "causal language model"),
         ({"model": 'name = "preset:none"'}, "preset 'none'"),
         ({"model": "n = 16"}, "either name"),

@@ -34,6 +34,7 @@ class Course(Settings):
         ({"steps": 1, "rate": "fast"}, r"^rate = 'fast' for Course \(and 1 more\)"),
         ({"steps": 1, "rate": math.nan}, r"rate = nan"),
         ({"steps": 0, "schedule": 3}, r"\(and 1 more\)"),
+        ({"steps": 1, "self": 3}, r"unknown setting 'self' of Course"),
     ],
 )
 def test_a_complaint_is_one_line_that_names_the_setting(given: dict, said: str) -> None:

@@ -137,6 +137,10 @@ def test_a_larger_limit_adds_files_and_changes_none(tmp_path: Path) -> None:
 def test_a_python_without_sources_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="0 readable sources"):
         stdlib(root=tmp_path)
+    for name in ("a.py", "b.py", "c.py"):
+        (tmp_path / name).write_text("\n")
+    with pytest.raises(DataError, match=r"0 readable sources.*raise the limit"):
+        stdlib(10, root=tmp_path)  # empty ones are within any limit, and no text
 
 
 def test_unknown_names_and_impossible_limits_are_refused() -> None:

@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional
@@ -44,6 +45,17 @@ REFUSALS: list[tuple[type[Any], dict[str, Any], str]] = [
     (LanguageConfig, {"dropout": 1.0}, "dropout = 1.0.*less than 1"),
     (LanguageConfig, {"n": 0}, "n = 0 .*greater than 0"),
     (LanguageConfig, {"n": "wide"}, "n = 'wide' .*valid integer"),
+    (LanguageConfig, {"n": "24"}, "n = '24' .*valid integer"),
+    (LanguageConfig, {"n": True, "H": 1}, "n = True .*valid integer"),
+    (LanguageConfig, {"n": 3 * 10**30}, "n = 3000.*less than 2147483648"),
+    (LanguageConfig, {"bias": "off"}, "bias = 'off' .*valid boolean"),
+    (
+        LanguageConfig,
+        {"activation": "torch:mean"},
+        "'torch:mean', which makes shape .* of a tensor",
+    ),
+    (LanguageConfig, {"activation": "math:sin"}, "'math:sin', which makes an error"),
+    (LanguageConfig, {"activation": "builtins:type"}, "'builtins:type', which makes "),
     (LanguageConfig, {"epsilon": -1, "n": 0}, "and 1 more"),
     (LanguageConfig, {"width": 3}, "unknown setting 'width' of LanguageConfig; expected one of n,"),
     (EncoderDecoderConfig, {}, "no 'decoders' for EncoderDecoderConfig"),
@@ -78,9 +90,15 @@ def test_a_configuration_survives_json(config: Any) -> None:
 
 
 def test_reading_asks_for_a_known_kind() -> None:
-    for mapping in ({}, {"kind": "audio"}):
+    for mapping in ({}, {"kind": "audio"}, {"kind": ["language"]}):
         with pytest.raises(ConfigError, match="expected one of vision, language, encoder-decoder"):
             read_config(mapping)
+
+
+def test_whole_numbers_of_other_libraries_are_whole_numbers() -> None:
+    config = LanguageConfig(**{**WORDS, "n": np.int64(24), "pad": np.int32(3)})
+    assert config == LanguageConfig(**WORDS, pad=3)
+    assert (type(config.n), type(config.pad)) == (int, int)
 
 
 def test_an_importable_function_is_an_activation() -> None:

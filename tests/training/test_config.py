@@ -33,6 +33,7 @@ GOOD: dict[str, Any] = {"steps": 10, "batch_size": 8}
         ({"precision": "int8"}, "precision = 'int8'"),
         ({"schedule": {"kind": "cosin"}}, "schedule.kind = 'cosin'"),
         ({"optimizer": {"lr": float("nan")}}, "optimizer.lr = nan"),
+        ({"seed": 2**63}, "seed = 9223372036854775808.*less than"),
         ({"micro_batch": 3}, "batch_size = 8 with micro_batch = 3"),
         ({"schedule": {"warmup": 11}}, "warmup = 11 with steps = 10"),
         ({"schedule": {"length": 9}}, "schedule.length = 9 with steps = 10"),
@@ -62,6 +63,9 @@ def test_files_that_are_no_configuration(tmp_path: Path) -> None:
         read_toml(tmp_path / "absent.toml")
     bad = tmp_path / "bad.toml"
     bad.write_text("steps = = 3")
+    with pytest.raises(ConfigError, match="is not TOML"):
+        read_toml(bad)
+    bad.write_text(f"steps = {'[' * 2000}")
     with pytest.raises(ConfigError, match="is not TOML"):
         read_toml(bad)
 

@@ -89,6 +89,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
         # The reader of our output went away (`orderone ... | head`): that is no error of ours.
         sys.stderr.close()
         return DONE
+    except (MemoryError, RuntimeError) as error:
+        from orderone.core.memory import out_of_memory  # with torch, which --help need not wait for
+
+        refused = out_of_memory(error)
+        if refused is None:
+            raise
+        return _refuse(str(refused), BAD_INPUT)
     return code if isinstance(code, int) else DONE
 
 

@@ -79,6 +79,12 @@ class Words(Demands):
                 expected=f"room for the data's {self.vocabulary} words and T = {self.T}",
                 do="enlarge the model, or lower data.vocabulary and data.T",
             )
+        if config.outputs < self.vocabulary:
+            raise ConfigError(
+                f"a model with n_out = {config.outputs}",
+                expected=f"an output for each of the data's {self.vocabulary} words",
+                do="leave out model.n_out, or lower data.vocabulary",
+            )
 
     def require_outside(self, model: nn.Module, kind: str) -> None:
         if kind == "timm":

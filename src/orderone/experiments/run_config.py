@@ -11,7 +11,7 @@ from pydantic import Field, PositiveInt, model_validator
 from orderone.core.errors import ConfigError
 from orderone.experiments.demands import Demands
 from orderone.experiments.sources import OurSource, source
-from orderone.models.config import CONFIGS, read_config
+from orderone.models.config import CONFIGS, Size, read_config
 from orderone.models.presets import preset
 from orderone.scaling.adapters import Source
 from orderone.training.config import Settings, TrainingConfig, checked, read_toml
@@ -41,7 +41,7 @@ class DataConfig(Settings):
     """Byte pairs that are read, such as GPT-2's, instead of learned from the corpus."""
     vocabulary: PositiveInt = 4096
     """Most tokens, the special ones included."""
-    T: PositiveInt = 128
+    T: Size = 128
     """Tokens of a sequence."""
     batches: Literal["packed", "sentences", "spans"] = "packed"
     """Windows of one long text, sentences bucketed by length, or spans to be restored."""
