@@ -18,7 +18,9 @@ from orderone.models.activation import activation_name, require_elementwise
 
 def _whole(given: Any) -> Any:
     """A whole number of another library as Python's own; anything else as it is."""
-    return int(given) if isinstance(given, Integral) and not isinstance(given, bool) else given
+    if isinstance(given, bool) or not isinstance(given, Integral):
+        return given
+    return int(given)
 
 
 def _tuple(given: Any) -> Any:
