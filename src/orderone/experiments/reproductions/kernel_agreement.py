@@ -212,7 +212,15 @@ def _table(cases: Sequence[Case]) -> Section:
         heading=f"At width {max(cases[0].wide.widths)}",
         text="Overlap is ⟨measured, predicted⟩ / ‖predicted‖². Slopes are exponents of n: of one "
         "network's error, and of the mean's bias where every narrow width resolves it.",
-        columns=("network", "kernel", "block", "overlap", "slope of error", "slope of bias", ""),
+        columns=(
+            "network",
+            "kernel",
+            "block",
+            "overlap",
+            "slope of error",
+            "slope of bias",
+            "verdict",
+        ),
         rows=rows,
     )
 

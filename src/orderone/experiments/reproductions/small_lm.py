@@ -246,7 +246,15 @@ def _saturations(found: Sequence[_Found]) -> Section:
         text="cos(f(x; θ), f(x; cθ)) at c = 1024, mean over tokens. Controls: two other tokens of "
         "one network; one token of each network; after removing the mean. A level of 1 says "
         "something only where two other tokens are far below it.",
-        columns=("model", "", "saturation", "two other tokens", "cross", "centred", "same word"),
+        columns=(
+            "model",
+            "weights",
+            "saturation",
+            "two other tokens",
+            "cross",
+            "centred",
+            "same word",
+        ),
         rows=rows,
     )
 

@@ -224,7 +224,7 @@ def _table(cases: Sequence[Case]) -> Section:
     ]
     return Section(
         heading=f"All kernels at width {max(cases[0].found.widths)}",
-        columns=("network", "kernel", "block", "overlap", "gap / granted", ""),
+        columns=("network", "kernel", "block", "overlap", "gap / granted", "verdict"),
         rows=rows,
     )
 
