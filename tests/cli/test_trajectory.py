@@ -70,10 +70,19 @@ def test_a_table_of_points(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     "words",
-    [[], ["x", "--points", "y"], ["missing-folder"], ["--points", "missing.csv"]],
+    [
+        [],
+        ["x", "--points", "y"],
+        ["missing-folder"],
+        ["--points", "missing.csv"],
+        ["--points", "points.csv", "--include", "a"],
+        ["--points", "points.csv", "--schedule", "rates.csv"],
+    ],
 )
 def test_bad_input_is_one_line(tmp_path, capsys, words, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "points.csv").write_text("step,norm_a\n0,1\n1,2\n")
+    (tmp_path / "rates.csv").write_text("step,rate\n,0.1\n")
     assert run(["trajectory", *words]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
 

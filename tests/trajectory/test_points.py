@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from orderone.core.errors import DataError
+from orderone.core.errors import ConfigError, DataError
 from orderone.trajectory.dynamics import dynamics
 from orderone.trajectory.geometry import Neighbours
 from orderone.trajectory.points import from_norms, read_points
@@ -53,6 +53,11 @@ def test_layers_make_their_tower_and_its_law(tmp_path):
         {"step": [1, 2]},
         {"step": [2, 1], "norm_a": [1.0, 2.0]},
         {"step": [1, 2], "norm_a": ["x", "y"]},
+        {"step": [1.5, 2.5], "norm_a": [1.0, 2.0]},
+        {"step": [-1, 2], "norm_a": [1.0, 2.0]},
+        {"step": [1, 2], "norm_a": [-1.0, 2.0]},
+        {"step": [1, 2], "norm_a": [1.0, float("inf")]},
+        {"step": [1, 2], "norm_a": [1.0, 2.0], "cosine_a": [None, 1.5]},
     ],
 )
 def test_what_is_no_such_table_is_refused(tmp_path, columns):
@@ -87,3 +92,25 @@ def test_a_schedule_tells_without_steps():
     found = dynamics(steps, group, rates=rates).scheduled
     assert found["aligned"] == pytest.approx(1, abs=1e-9)
     assert found["misaligned"] < 0.99
+
+
+def test_a_schedule_of_few_rates_over_many_steps():
+    """Each rate holds until the next: 10⁹ updates are not listed one by one."""
+    steps = np.array([0, 10, 25, 40]) * 10**11
+    rates = {0: 1e-12, 15 * 10**11: 3e-12}
+    summed = np.array([0, 10, 15 + 3 * 10, 15 + 3 * 25]) * 0.1
+    missing = np.full(3, np.nan)
+    norm = np.exp(0.2 * summed)
+    group = Neighbours(norm=norm, step_norm=missing, alignment=missing, one_minus_cosine=missing)
+    assert dynamics(steps, group, rates=rates).scheduled["aligned"] == pytest.approx(1, abs=1e-12)
+
+
+@pytest.mark.parametrize("rate", [float("nan"), float("inf"), -1.0])
+def test_an_impossible_rate_is_refused(rate):
+    with pytest.raises(ConfigError):
+        dynamics(np.arange(12), neighbours(vectors()), rates={0: 0.1, 5: rate})
+
+
+def test_rates_of_zero_explain_nothing():
+    found = dynamics(np.arange(12), neighbours(vectors()), rates={0: 0.0}).scheduled
+    assert found["aligned"] < 0.01

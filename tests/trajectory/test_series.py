@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import save_file
 
 import orderone
-from orderone.core.errors import ConfigError
+from orderone.core.errors import ConfigError, RunError
 from orderone.trajectory import one_pass
 from orderone.trajectory.one_pass import Pass
 from orderone.trajectory.series import groups_of, memory_bytes, trajectory
@@ -71,6 +71,26 @@ def spoil_off_path_at_the_end(points):
     return {"step900": "off-path"}
 
 
+def spoil_with_vast_weights(points):
+    """Flipped bits: finite, and far beyond what differences of the others leave in float64."""
+    points[2]["h.0.mlp.fc1.weight"][1, 1] = 1e38
+    points[6]["h.1.ln_1.weight"][0] = -3e31
+    return {"step200": "off-path", "step600": "off-path"}
+
+
+def spoil_most_of_them(points):
+    """What serves the final weights under other names, and one thing more."""
+    for i in (1, 2, 5, 7, 8):
+        points[i] = {name: each.clone() for name, each in points[9].items()}
+    return {f"step{100 * i}": "duplicate" for i in (1, 2, 5, 7, 8)}
+
+
+def spoil_one_beside_another(points):
+    points[3] = shuffled(points[3])
+    points[8]["wte.weight"][0, 0] = float("inf")
+    return {"step300": "off-path", "step800": "non-finite"}
+
+
 def spoil_nothing(points):
     return {}
 
@@ -81,6 +101,9 @@ SPOILERS = [
     spoil_duplicate_of_the_one_before,
     spoil_off_path,
     spoil_off_path_at_the_end,
+    spoil_with_vast_weights,
+    spoil_most_of_them,
+    spoil_one_beside_another,
     spoil_nothing,
 ]
 
@@ -93,6 +116,29 @@ def test_what_is_wrong_is_found_and_only_that(tmp_path, spoil, pairs):
     found = trajectory(written(tmp_path, points), pairs=pairs)
     assert {each.checkpoint: each.kind for each in found.findings} == wrong
     assert set(found.steps) == {100 * i for i in range(10)} - {int(w[4:]) for w in wrong}
+    assert_measured(found, [points[step // 100] for step in found.steps])
+
+
+def assert_measured(found, points):
+    """What is left is measured as if the rest had never been there, or is not told."""
+    flat = torch.stack([torch.cat([x.flatten() for x in point.values()]) for point in points])
+    flat = flat.double().numpy()
+    each = found.groups["everything"]
+    assert each.norm == pytest.approx(np.linalg.norm(flat, axis=1), rel=1e-7)
+    known = np.isfinite(each.step_norm)
+    assert known.all() if found.pairs else known.sum() >= len(points) - 4
+    step = np.linalg.norm(np.diff(flat, axis=0), axis=1)
+    assert each.step_norm[known] == pytest.approx(step[known], rel=1e-6)
+
+
+@pytest.mark.parametrize("pairs", ["all", "consecutive"])
+def test_weights_whose_squares_overflow_are_off_the_path(tmp_path, pairs):
+    points = [{n: x.double() for n, x in point.items()} for point in random_walk()]
+    points[5]["h.0.mlp.fc1.weight"][1, 1] = 1e200
+    found = trajectory(written(tmp_path, points), pairs=pairs)
+    assert [(f.checkpoint, f.kind) for f in found.findings] == [("step500", "off-path")]
+    assert "1e+200 in 'h.0.mlp.fc1.weight'" in found.findings[0].detail
+    assert_measured(found, points[:5] + points[6:])
 
 
 def test_two_neighbours_off_the_path_together(tmp_path):
@@ -184,6 +230,49 @@ def test_the_state_of_another_series_is_not_taken(tmp_path):
     assert len(trajectory(second, resume=state).steps) == 4
 
 
+def test_a_file_that_was_mended_is_read_again(tmp_path):
+    points = random_walk(count=4)
+    whole = {name: each.clone() for name, each in points[2].items()}
+    spoiled = [*points[:2], whole | {"wte.weight": whole["wte.weight"] / 0}, points[3]]
+    folder, state = written(tmp_path / "series", spoiled), tmp_path / "state"
+    assert [f.kind for f in trajectory(folder, resume=state).findings] == ["non-finite"]
+    save_file(whole, folder / "step200" / "model.safetensors")
+    assert trajectory(folder, resume=state).findings == ()
+
+
+DAMAGE = {
+    "no archive": lambda content: b"none",
+    "cut": lambda content: content[:-50],
+    "a bit": lambda content: content.replace(b'"done"', b'"dune"'),
+    "an array": lambda content: b"\x93NUMPY" + b"\x01\x00",
+}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_a_damaged_state_is_one_line(tmp_path, how):
+    folder, state = written(tmp_path / "series", random_walk(count=2)), tmp_path / "state"
+    trajectory(folder, resume=state)
+    state.write_bytes(DAMAGE[how](state.read_bytes()))
+    with pytest.raises(RunError, match="not the state of a pass"):
+        trajectory(folder, resume=state)
+
+
+def test_all_of_them_wrong_is_findings_and_no_numbers(tmp_path):
+    points = random_walk(count=3)
+    for point in points:
+        point["wte.weight"] = point["wte.weight"] / 0
+    found = trajectory(written(tmp_path, points))
+    assert [f.kind for f in found.findings] == ["non-finite"] * 3
+    assert found.as_json()["groups"] == {}
+    assert found.sentences == ["3 things wrong with the series."]
+
+
+def test_one_checkpoint_is_told(tmp_path):
+    found = trajectory(written(tmp_path, random_walk(count=1)))
+    assert len(found.as_json()["groups"]["total"]["norm"]) == 1
+    assert "too few checkpoints" in found.sentences[0]
+
+
 def test_nothing_readable_is_findings_and_no_numbers(tmp_path):
     for i in range(2):
         (tmp_path / f"step{i}").mkdir()
@@ -204,6 +293,8 @@ def test_an_impossible_memory_is_refused(text):
         memory_bytes(text)
 
 
-@pytest.mark.parametrize(("text", "size"), [("512MiB", 2**29), ("1g", 2**30), (2**26, 2**26)])
+@pytest.mark.parametrize(
+    ("text", "size"), [("512MiB", 2**29), ("1g", 2**30), (2**26, 2**26), ("9" * 400 + "G", 2**62)]
+)
 def test_sizes(text, size):
     assert memory_bytes(text) == size

@@ -59,6 +59,7 @@ def trajectory(
     from orderone.trajectory.series import from_points
 
     _check(paths, points, pairs)
+    _check_unused(points, order=order, include=include, exclude=exclude, resume=resume)
     rates = None if schedule is None else _rates(schedule)
     chosen = Selection(include=tuple(include or ()), exclude=tuple(exclude or ()))
     if points is not None:
@@ -105,12 +106,25 @@ def _check(paths: list[str] | None, points: Path | None, pairs: str) -> None:
         raise ConfigError(f"--pairs {pairs}", expected="all or consecutive", do="choose one")
 
 
+def _check_unused(points: Path | None, **options: object) -> None:
+    """A table has no files and no parameters for these to be about."""
+    given = [name for name, value in options.items() if value]
+    if points is not None and given:
+        raise ConfigError(
+            f"--{given[0]} beside --points",
+            expected="it with checkpoints only",
+            do="leave it out",
+        )
+
+
 def _rates(path: Path) -> dict[int, float]:
     """Learning rates by step; each holds until the next."""
     import polars as pl
 
     try:
         frame = pl.read_csv(path).select(pl.col("step").cast(pl.Int64), pl.col("rate").cast(float))
+        if sum(frame.null_count().row(0)):
+            raise pl.exceptions.ComputeError("a step or rate is missing")
     except (OSError, pl.exceptions.PolarsError) as error:
         raise DataError(
             f"'{path}' is not a schedule ({error})",

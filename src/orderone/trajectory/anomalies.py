@@ -1,6 +1,7 @@
 """Checkpoints that do not belong: weights that equal another's, and points far off the path."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -41,11 +42,14 @@ def duplicates(
     """Of checkpoints with equal weights all but one: that which ``misfit`` leaves on the path.
 
     ``near`` marks the pairs worth comparing; ``misfit`` tells how ill a point fits between others.
+    Where the series ends with several of them, all fit alike and the last is kept: it is the final
+    weights that other names serve too.
     """
     found: dict[int, Finding] = {}
     for group in _equal_groups(checkpoints, near):
         others = set(group)
-        kept = min(group, key=lambda i: (round(misfit(i, others), 3), i))
+        tail = {i for i in group if set(range(i, len(checkpoints))) <= others}
+        kept = min(group, key=lambda i: (round(misfit(i, others), 3), -i if i in tail else i))
         for i in group:
             if i != kept:
                 name = checkpoints[i].name
@@ -68,6 +72,19 @@ def near_norms(norm: Float, step_norm: Float) -> Bools:
     return np.triu(close, 1)
 
 
+def over_one_step(step_norm: Float) -> Float:
+    """Squared distances of points that at most one step of any length lies between; else NaN."""
+    count = len(step_norm) + 1
+    found = np.full((count, count), np.nan)
+    for i in range(count):
+        for j in range(i, count):
+            between = step_norm[i:j]
+            if np.isnan(between).any() or np.count_nonzero(between) > 1:
+                break
+            found[i, j] = found[j, i] = np.sum(between**2)
+    return found
+
+
 def _equal_groups(checkpoints: Sequence[Checkpoint], near: Bools) -> list[list[int]]:
     groups: list[list[int]] = []
     for i in range(len(checkpoints)):
@@ -84,17 +101,26 @@ def _equal_groups(checkpoints: Sequence[Checkpoint], near: Bools) -> list[list[i
 def misfit(distance_squared: Float, steps: Float, i: int, others: set[int]) -> float:
     """Squared distance of point i from where its neighbours, ``others`` apart, would put it.
 
-    The point at part f between a and b: (1 − f)‖i − a‖² + f‖i − b‖² − f(1 − f)‖a − b‖².
+    The point at part f between a and b: (1 − f)‖i − a‖² + f‖i − b‖² − f(1 − f)‖a − b‖². Distances
+    that are not known are NaN; without ‖a − b‖ the last term is left out.
     """
-    before = [j for j in range(i) if j not in others]
-    after = [j for j in range(i + 1, len(steps)) if j not in others]
+    known = np.isfinite(distance_squared[i])
+    before = [j for j in range(i) if j not in others and known[j]]
+    after = [j for j in range(i + 1, len(steps)) if j not in others and known[j]]
     if not before or not after:
         ends = before[-1:] + after[:1]
         return float(distance_squared[i, ends[0]]) if ends else 0.0
     a, b = before[-1], after[0]
     f = (steps[i] - steps[a]) / (steps[b] - steps[a])
     d = distance_squared
-    return float((1 - f) * d[i, a] + f * d[i, b] - f * (1 - f) * d[a, b])
+    apart = d[a, b] if np.isfinite(d[a, b]) else 0.0
+    return float((1 - f) * d[i, a] + f * d[i, b] - f * (1 - f) * apart)
+
+
+def stretches(jumps: Float) -> list[slice]:
+    """Points in a row between which every step is known."""
+    cuts = [-1, *np.flatnonzero(np.isnan(jumps)), len(jumps)]
+    return [slice(int(a) + 1, int(b) + 1) for a, b in pairwise(cuts)]
 
 
 def off_path(jumps: Float, steps: Float, distance: Float | None) -> set[int]:

@@ -42,6 +42,11 @@ class Checkpoint(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def stamp(self) -> str:
+        """Another one when its files were written anew; empty where that is not known."""
+        ...
+
     def tensors(self) -> Mapping[str, TensorInfo]:
         """Weights by clean name, sorted; tied tensors once; no optimizer state."""
         ...

@@ -14,6 +14,8 @@ from orderone.trajectory.anomalies import (
     near_norms,
     near_pairs,
     off_path,
+    over_one_step,
+    stretches,
 )
 from orderone.trajectory.checkpoint import Checkpoint
 from orderone.trajectory.findings import Finding
@@ -23,6 +25,7 @@ from orderone.trajectory.rounding import DIGITS
 
 Float = npt.NDArray[np.float64]
 
+_DROWNED = 1e5  # a jump over the usual step: float64 then holds the distance past it to 1e-6
 _INFLATED = 1.05  # a step as stored over the same without rounding: from here on it is told
 
 
@@ -35,6 +38,8 @@ class Cleared:
     pairs: Mapping[str, Pairs]
     unrounded: Mapping[str, Float]
     findings: Sequence[Finding]
+    drowning: Mapping[str, Finding]
+    """Checkpoints so far off the path that in their sums all other distances are lost."""
 
 
 def cleared(
@@ -56,6 +61,7 @@ def cleared(
         pairs={g: measured.pairs[g].without(set(wrong)) for g in measured.pairs},
         unrounded=unrounded if rounded else {},
         findings=[findings[i] for i in sorted(findings)],
+        drowning={checkpoints[i].name: wrong[i] for i in measured.drowning(set(wrong))},
     )
 
 
@@ -73,12 +79,15 @@ class _Measured:
         )
 
     def neighbours(self, group: str, kept: Sequence[int]) -> Neighbours:
-        """Successive pairs of those kept; across a gap only all pairs tell, else NaN."""
+        """Successive pairs of those kept.
+
+        Across a gap all pairs tell; else only a gap in which one step is not 0 is known, or NaN.
+        """
         if group in self.pairs:
             left_out = set(range(len(self.checkpoints))) - set(kept)
             return self.pairs[group].without(left_out).neighbours()
         whole = neighbours_of(self.sums.groups[group], self.sums.tilts)
-        between = [a if b == a + 1 else -1 for a, b in pairwise(kept)]
+        between = [_only_step(whole.step_norm, a, b) for a, b in pairwise(kept)]
 
         def chosen(values: Float) -> Float:
             return np.array([values[a] if a >= 0 else np.nan for a in between])
@@ -112,7 +121,7 @@ class _Measured:
         else:
             each = self.neighbours(group, kept)
             near = near_norms(each.norm, each.step_norm)
-            distance = (each.norm[:, None] - each.norm[None]) ** 2
+            distance = over_one_step(each.step_norm)
         scale = float(np.median(distance[distance > 0])) if (distance > 0).any() else 1.0
         found = duplicates(left, near, lambda i, others: misfit(distance / scale, steps, i, others))
         return {kept[i]: finding for i, finding in found.items()}
@@ -122,15 +131,30 @@ class _Measured:
         kept = [i for i in range(len(self.checkpoints)) if i not in wrong]
         jumps = np.sqrt(self.jumps(group, kept))
         distance = self.pairs[group].without(wrong).distance if group in self.pairs else None
-        if not np.isfinite(jumps).all():
-            return {}
+        strays: set[int] = set()
+        for points in stretches(jumps):
+            near = None if distance is None else distance[points, points]
+            each = jumps[points.start : points.stop - 1]
+            strays |= {points.start + i for i in off_path(each, self.steps[kept][points], near)}
         found: dict[int, Finding] = {}
-        for i in off_path(jumps, self.steps[kept], distance):
+        for i in strays:
             name = self.checkpoints[kept[i]].name
-            usual = float(np.median(jumps))
+            usual = float(np.nanmedian(jumps))
             sides = [f"{jumps[k]:.4g}" for k in (i - 1, i) if 0 <= k < len(jumps)]
             detail = f"{' and '.join(sides)} from its neighbours, where {usual:.4g} is usual"
             found[kept[i]] = Finding(checkpoint=name, kind="off-path", detail=detail)
+        return found
+
+    def drowning(self, wrong: set[int]) -> set[int]:
+        """Of those left out, the ones beside which the others' differences are rounding errors.
+
+        Only all pairs suffer: their distances are sums of steps onto such a checkpoint and off it.
+        """
+        found: set[int] = set()
+        for group in self.pairs:
+            jumps = np.sqrt(self.jumps(group, range(len(self.checkpoints))))
+            vast = jumps > _DROWNED * np.median(jumps) if len(jumps) else np.zeros(0, dtype=bool)
+            found |= {i for i in wrong if vast[max(0, i - 1) : i + 1].any()}
         return found
 
     def rounded(self, group: str, kept: Sequence[int]) -> dict[int, Finding]:
@@ -161,3 +185,9 @@ class _Measured:
             sizes[info.dtype] = sizes.get(info.dtype, 0) + info.numel
         dtype = max(sizes, key=lambda each: sizes[each])
         return str(dtype).removeprefix("torch.") if dtype in DIGITS else None
+
+
+def _only_step(step_norm: Float, a: int, b: int) -> int:
+    """Which of the steps from a to b is all of them together; −1 if several are not 0."""
+    moved = np.flatnonzero(step_norm[a:b])
+    return -1 if len(moved) > 1 else a + int(moved.sum())

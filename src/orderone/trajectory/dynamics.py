@@ -10,7 +10,7 @@ What lies between two checkpoints is not seen: 'misaligned' is said of a spacing
 of growth, from Δ‖θ‖² = 2θ·δ + ‖δ‖², is therefore given at every spacing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,21 +117,34 @@ def _scheduled(
             do="complete the schedule",
         )
     known = np.array(sorted(rates), dtype=np.int64)
-    each = np.arange(int(steps[0]), int(steps[-1]))
-    eta = np.array([rates[int(k)] for k in known])[np.searchsorted(known, each, "right") - 1]
-    at = steps - steps[0]
-    sums = np.concatenate([[0.0], np.cumsum(eta)])[at]
-    squares = np.concatenate([[0.0], np.cumsum(eta**2)])[at]
+    eta = np.array([rates[int(k)] for k in known])
+    if not (np.isfinite(eta) & (eta >= 0)).all():
+        raise ConfigError(
+            "a learning rate that is negative or no number",
+            expected="numbers from 0 on",
+            do="correct the schedule",
+        )
     return {
-        "misaligned": _explained(squares, norm**2, norm),
-        "aligned": _explained(sums, np.log(norm), norm),
+        "misaligned": _explained(_added(eta**2, known, steps), norm**2, norm, _root),
+        "aligned": _explained(_added(eta, known, steps), np.log(norm), norm, np.exp),
     }
 
 
-def _explained(x: Float, y: Float, norm: Float) -> float:
-    """r², on the norm itself, of y = a + bx."""
-    slope, constant = np.polyfit(x, y, 1)
-    told = constant + slope * x
-    told = np.exp(told) if np.allclose(y, np.log(norm)) else np.sqrt(np.maximum(told, 0.0))
+def _added(values: Float, known: npt.NDArray[np.int64], steps: npt.NDArray[np.int64]) -> Float:
+    """Σ of what holds from each known step on, over the updates from the first checkpoint on."""
+    whole = np.concatenate([[0.0], np.cumsum(values[:-1] * np.diff(known))])
+    at = np.searchsorted(known, steps, "right") - 1
+    sums = whole[at] + values[at] * (steps - known[at])
+    return sums - sums[0]
+
+
+def _root(square: Float) -> Float:
+    return np.sqrt(np.maximum(square, 0.0))
+
+
+def _explained(x: Float, y: Float, norm: Float, back: Callable[[Float], Float]) -> float:
+    """r², on the norm itself, of y = a + bx; ``back`` makes a norm of y."""
+    design = np.stack([np.ones_like(x), x / x[-1] if x[-1] else x], axis=1)
+    told = back(design @ np.linalg.lstsq(design, y, rcond=None)[0])
     spread = float(np.sum((norm - norm.mean()) ** 2))
     return 1 - float(np.sum((norm - told) ** 2)) / spread if spread else 1.0

@@ -61,8 +61,8 @@ def tilts_of(samples: Float) -> Float:
     """
     tilts = np.zeros(len(samples))
     theta, step = samples[:-1], np.diff(samples, axis=0)
-    square, product = (theta**2).sum(1), (theta * step).sum(1)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        square, product = (theta**2).sum(1), (theta * step).sum(1)
         alignment = product / np.sqrt(square * (step**2).sum(1))
         t = product / square
     parallel = (np.abs(alignment) > 0.9) & (t > -0.5) & (t < 1)

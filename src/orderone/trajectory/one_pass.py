@@ -43,6 +43,7 @@ _SMALLEST_CHUNK = 1 << 14
 _SAMPLED_TENSORS = 64
 _SAMPLED = 4096
 _SECONDS_BETWEEN_SAVES = 20.0
+_VAST = 1e140  # weights above it leave float64 when a few billion of their squares are added
 
 
 @dataclass(frozen=True)
@@ -167,12 +168,17 @@ class Pass:
         return torch.zeros(piece.stop - piece.start)
 
     def _finite(self, i: int, piece: Piece, chunk: Tensor, sums: Sums) -> Tensor:
-        """The chunk, or zeros and a finding if something in it is NaN or infinite."""
+        """The chunk, or zeros and a finding if something in it is NaN, infinite or as good as."""
         wrong = non_finite(chunk, piece.start)
-        if wrong is None:
+        name = self.checkpoints[i].name
+        if wrong is not None:
+            shape = self.infos[piece.name].shape
+            sums.bad[i] = wrong.finding(name, piece.name, shape)
+        elif (most := float(chunk.double().abs().max())) > _VAST:
+            detail = f"weights up to {most:.3g} in '{piece.name}', whose squares are no numbers"
+            sums.bad[i] = Finding(checkpoint=name, kind="off-path", detail=detail)
+        else:
             return chunk
-        shape = self.infos[piece.name].shape
-        sums.bad[i] = wrong.finding(self.checkpoints[i].name, piece.name, shape)
         return torch.zeros(piece.stop - piece.start)
 
     def _close_tensor(self, piece: Piece, chunks: Sequence[Tensor], sums: Sums) -> None:
@@ -236,7 +242,12 @@ class Pass:
     @property
     def _fingerprint(self) -> str:
         described = [
-            [each.name, each.step, sorted((n, str(i)) for n, i in each.tensors().items())]
+            [
+                each.name,
+                each.step,
+                each.stamp,
+                sorted((n, str(i)) for n, i in each.tensors().items()),
+            ]
             for each in self.checkpoints
         ]
         text = json.dumps([described, self.pairing, len(self.pieces), self.member])
@@ -303,7 +314,7 @@ def load(path: Path, fingerprint: str) -> Sums | None:
                 for i, f in described["bad"].items()
             },
         )
-    except (OSError, ValueError, KeyError, EOFError) as error:
+    except Exception as error:  # a damaged archive can make its reader raise nearly anything
         raise RunError(
             f"'{path}' is not the state of a pass ({error})",
             expected="what an earlier run of this command left there",

@@ -21,6 +21,7 @@ class FileCheckpoint:
     step: int
     name: str
     stored: Mapping[str, Stored]
+    stamp: str = ""
 
     def tensors(self) -> Mapping[str, TensorInfo]:
         return {name: self.stored[name].info for name in sorted(self.stored)}
@@ -55,6 +56,7 @@ class LazyCheckpoint:
     source: Revision
     wanted: Wanted
     maps: OpenMaps
+    stamp: str = ""
     notes: tuple[str, ...] = ()  # what was matched, known once it was opened
     _opened: FileCheckpoint | None = field(default=None, init=False)
     _folder: Path | None = field(default=None, init=False)

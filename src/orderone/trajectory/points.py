@@ -5,6 +5,7 @@ own) or ``cosine_GROUP``. Groups TOWER_layer_1…N also make the group TOWER, ro
 squares.
 """
 
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +91,14 @@ def _frame(path: Path) -> pl.DataFrame:
     steps = frame["step"]
     if steps.null_count() or not bool((steps.diff().drop_nulls() > 0).all()):
         raise _unfit(path, "steps do not increase")
+    # Float columns hold NaN beside null; neither compares as true here.
+    if not bool(((steps >= 0) & (steps < 1 << 53) & (steps % 1 == 0)).all()):
+        raise _unfit(path, "a step is no whole number from 0 on")
+    for name in numbers:
+        least, most = (0.0, math.inf) if name in norms else (-1.0, 1.0)
+        values = frame[name].cast(pl.Float64).drop_nulls().drop_nans()
+        if not bool((values.is_finite() & (values >= least) & (values <= most)).all()):
+            raise _unfit(path, f"column '{name}' has what is no {name.partition('_')[0]}")
     return frame
 
 

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ class Trajectory:
         said: list[str] = []
         for name in self.headline:
             said.append(f"{name}: {self.laws[name].sentence}.")
-        for name in self.headline[:1]:
+        for name in [each for each in self.headline[:1] if each in self.dynamics]:
             said.append(f"{name}: {self.dynamics[name].sentence}.")
             cosine = self.groups[name].cosine_next
             if len(cosine) and np.isfinite(cosine[-1]):
@@ -187,16 +187,9 @@ def trajectory(
         )
     groups = groups_of(opened[0].tensors(), selection)
     state = None if resume is None else Path(resume)
-    walk = Pass(
-        opened,
-        {**groups, EVERYTHING: list(opened[0].tensors())},
-        pairing=pairs,
-        memory=allowed,
-        state=state,
-    )
+    wanted = {**groups, EVERYTHING: list(opened[0].tensors())}
     try:
-        sums = walk.run(progress)
-        clear = cleared(opened, sums, pairs, EVERYTHING)
+        clear = _read(opened, wanted, pairs, allowed, state, progress)
     finally:
         for checkpoint in opened:
             checkpoint.close()
@@ -255,7 +248,7 @@ def memory_bytes(text: int | str) -> int:
     match = _SIZE.fullmatch(str(text).strip())
     size = 0
     if match is not None:
-        size = int(float(match[1]) * 1024 ** " kmgt".index(match[2].lower() or " "))
+        size = int(min(float(match[1]) * 1024 ** " kmgt".index(match[2].lower() or " "), 2**62))
     if size < _LEAST_MEMORY:
         raise ConfigError(
             f"memory '{text}'", expected="a size from 16MiB on", do="for example 512MiB"
@@ -277,6 +270,24 @@ def _readable(checkpoints: Sequence[Checkpoint]) -> tuple[list[Checkpoint], list
     return good, findings
 
 
+def _read(
+    checkpoints: Sequence[Checkpoint],
+    groups: Mapping[str, Sequence[str]],
+    pairs: Pairing,
+    memory: int,
+    state: Path | None,
+    progress: Progress | None,
+) -> Cleared:
+    """One pass; another without checkpoints so far off that all others drowned in their sums."""
+    walk = Pass(checkpoints, groups, pairing=pairs, memory=memory, state=state)
+    clear = cleared(checkpoints, walk.run(progress), pairs, EVERYTHING)
+    rest = [each for each in checkpoints if each.name not in clear.drowning]
+    if len(rest) == len(checkpoints) or not rest:
+        return clear
+    again = _read(rest, groups, pairs, memory, state, progress)
+    return replace(again, findings=[*clear.drowning.values(), *again.findings])
+
+
 def _told(
     clear: Cleared,
     names: Sequence[str],
@@ -287,6 +298,7 @@ def _told(
     rates: Mapping[int, float] | None,
 ) -> Trajectory:
     steps = np.array([each.step for each in clear.checkpoints], dtype=np.int64)
+    names = names if len(steps) else []
     groups = {name: clear.neighbours[name] for name in names}
     pairs = {name: clear.pairs[name] for name in names if name in clear.pairs}
     several = len(steps) > 1

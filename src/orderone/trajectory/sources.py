@@ -36,6 +36,14 @@ class Entry:
             return open_folder(self.folder, maps)
         return open_weights(self.folder, self.files, maps)
 
+    def stamp(self) -> str:
+        """Sizes and times of its files: a pass is not resumed over others."""
+        own = (
+            self.folder.rglob("*") if self.files is None else map(self.folder.joinpath, self.files)
+        )
+        stats = [(path.name, path.stat()) for path in sorted(own) if path.is_file()]
+        return " ".join(f"{name}:{each.st_size}:{each.st_mtime_ns}" for name, each in stats)
+
 
 def open_series(
     source: Source | Sequence[Source],
@@ -168,11 +176,13 @@ def _local_series(
         )
     maps = OpenMaps()
     opened: list[tuple[int, str, Cleaned]] = []
+    stamps: dict[str, str] = {}
     said: list[tuple[str, int]] = []
     for step, name in ordered:
         try:
             weights = by_name[name].open(maps)
             opened.append((step, name, cleaned(weights.tensors)))
+            stamps[name] = by_name[name].stamp()
         except UnreadableError as error:
             findings.append(error.finding(name))
             continue
@@ -180,13 +190,13 @@ def _local_series(
             findings.append(unreadable(by_name[name].folder, error).finding(name))
             continue
         said += [(name, weights.step)] if weights.step is not None else []
-    checkpoints, wrong, more = _matched(opened)
+    checkpoints, wrong, more = _matched(opened, stamps)
     findings += [*wrong, *_backwards(said)]
     return Series(checkpoints=checkpoints, findings=tuple(findings), notes=(*notes, *more))
 
 
 def _matched(
-    opened: list[tuple[int, str, Cleaned]],
+    opened: list[tuple[int, str, Cleaned]], stamps: Mapping[str, str]
 ) -> tuple[tuple[Checkpoint, ...], list[Finding], list[str]]:
     wanted = reference([each for _, _, each in opened])
     heads = tied_elsewhere([each for _, _, each in opened], wanted)
@@ -202,7 +212,7 @@ def _matched(
             findings.append(error.finding(name))
             continue
         notes += [f"'{name}': {note}" for note in own]
-        checkpoints.append(FileCheckpoint(step=step, name=name, stored=tensors))
+        checkpoints.append(FileCheckpoint(step=step, name=name, stored=tensors, stamp=stamps[name]))
     return tuple(checkpoints), findings, notes
 
 
