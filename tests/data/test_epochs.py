@@ -84,6 +84,20 @@ def test_ranks_share_out_the_batches_of_one(make: Make) -> None:
 
 
 @every
+@pytest.mark.parametrize("world", [2, 3])
+def test_ranks_of_endless_batches_go_on_as_one_does(make: Make, world: int) -> None:
+    """Over the ends of epochs, whose batches do not divide among the ranks; resumed ones too."""
+    whole = list(islice(make(), 100))
+    ranks = [make(rank=rank, world=world) for rank in range(world)]
+    for step in range(100 // world):
+        found = [next(each) for each in ranks]
+        assert all(map(same, found, whole[step * world :]))
+    alone = make()
+    alone.load_state_dict(ranks[0].state_dict())
+    assert same(next(alone), list(islice(make(), 100 // world * world + 1))[-1])
+
+
+@every
 def test_a_run_resumes_on_another_number_of_ranks(make: Make) -> None:
     whole = list(make(epochs=1))
     two = make(epochs=1, rank=1, world=2)

@@ -16,11 +16,13 @@ class Epochs(ABC, Generic[B]):
 
     Everything random in a batch is a function of (seed, epoch, number of the batch), so the
     position is two integers and no generator is stored. The position counts batches over all ranks:
-    a run may be resumed on another number of them. Where the last step of an epoch lacks a batch
-    for some rank, the epoch ends before it, so that no rank waits for another.
+    a run may be resumed on another number of them.
 
-    ``epochs`` None runs for ever. After the last epoch a new ``for`` loop starts again from the
-    first, as a validation set wants; a restored position that lies at the end stays there once.
+    ``epochs`` None runs for ever, and all ranks together get the batches that one would get: a step
+    may take its last ones from the next epoch. Else, where the last step of an epoch lacks a batch
+    for some rank, the epoch ends before it, so that no rank waits for another. After the last epoch
+    a new ``for`` loop starts again from the first, as a validation set wants; a restored position
+    that lies at the end stays there once.
     """
 
     def __init__(self, *, seed: int, epochs: int | None, rank: int, world: int) -> None:
@@ -59,7 +61,9 @@ class Epochs(ABC, Generic[B]):
         return self
 
     def __next__(self) -> B:
-        while self.epochs is None or self.epoch < self.epochs:
+        if self.epochs is None:
+            return self._flowing()
+        while self.epoch < self.epochs:
             if self._taken + self.world <= self._count():
                 index = self._taken + self.rank
                 self._taken += self.world
@@ -67,6 +71,13 @@ class Epochs(ABC, Generic[B]):
             self.epoch, self._taken = self.epoch + 1, 0
         self._ended = True
         raise StopIteration
+
+    def _flowing(self) -> B:
+        """This rank's next batch, of the next epoch where this one has no more for it."""
+        index, self._taken = self._taken + self.rank, self._taken + self.world
+        while index >= (count := self._count()):
+            self.epoch, self._taken, index = self.epoch + 1, self._taken - count, index - count
+        return self._batch(index)
 
     def _count(self) -> int:
         if self._planned is None or self._planned[0] != self.epoch:
