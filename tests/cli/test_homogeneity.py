@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from orderone.cli import run
+from orderone.core.run import RunFolder
 
 FACTORY = """
 from torch import nn
@@ -25,6 +26,7 @@ def sine():
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "small_models.py").write_text(FACTORY)
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)  # run folders go to the current directory
     return "small_models"
 
 
@@ -46,6 +48,16 @@ def test_json_tells_an_exact_degree(models: str, capsys: pytest.CaptureFixture[s
     found = json.loads(capsys.readouterr().out)
     assert (found["degree"], found["exact"], found["beside"]) == (2.0, True, [])
     assert found["operations"][-1]["inputs"][-1] == {"from": "2.weight", "degree": 1.0}
+
+
+def test_a_run_folder_with_a_page_is_left(models: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["homogeneity", f"{models}:mlp", "--to", "run"]) == 0
+    assert capsys.readouterr().out.endswith("Page: run/report.html\n")
+    kept = RunFolder.open("run")
+    assert kept.records()["value"].to_list()[-1] == 2.0
+    assert kept.result is not None
+    assert kept.result["summary"]["degree"] == 2.0
+    assert "<svg" in (kept.path / "report.html").read_text()
 
 
 def test_unscaled_parameters_lower_the_degree(

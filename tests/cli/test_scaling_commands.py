@@ -9,6 +9,7 @@ import pytest
 
 from orderone.cli import run
 from orderone.core.run import RunFolder
+from orderone.scaling.plan import Plan
 
 FACTORY = """
 from orderone.models import LanguageConfig, build
@@ -21,12 +22,17 @@ def make(width=32):
 """
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run folders go to the current directory."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
 def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     name = f"factory_{tmp_path.name.replace('-', '_')}"
     (tmp_path / f"{name}.py").write_text(FACTORY)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.chdir(tmp_path)
     return f"{name}:make"
 
 
@@ -64,6 +70,25 @@ def test_plan_of_billions_relative_and_with_groups(capsys: pytest.CaptureFixture
     assert "group: lr" in capsys.readouterr().out
 
 
+def test_plan_leaves_a_page_and_a_plan_that_reads_back(
+    factory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    assert run(["plan", factory, "--s", "0.3", "--lr", "2", "--to", str(folder)]) == 0
+    assert capsys.readouterr().out.endswith(f"Page: {folder / 'report.html'}\n")
+    read = Plan.from_json((folder / "plan.json").read_text())
+    assert (read.s, read.width) == (0.3, 32)
+    kept = RunFolder.open(folder)
+    assert kept.config["s"] == 0.3
+    factors = kept.records().filter(name="lr_factor")
+    assert dict(factors.select("parameter", "value").iter_rows()) == {
+        row.name: row.lr_factor for row in read.rows
+    }
+    page = (folder / "report.html").read_text()
+    assert all(row.name in page for row in read.rows)
+    assert "Groups of the optimizer" in page
+
+
 def test_plan_relative_to_a_base_width(factory: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["plan", factory, "--width", "64", "--base-width", "32", "--strategy", "maximal-update"]
     assert run([*words, "--json"]) == 0
@@ -86,6 +111,7 @@ def test_check_holds_and_leaves_a_page(
     kept = RunFolder.open(folder)
     assert kept.result is not None
     assert kept.result["summary"] == found
+    assert {"s", "lr", "batch", "seeds", "strategy"} < set(kept.config)
     assert set(kept.records()["kind"].unique()) >= {"block", "map", "logits", "output", "gradient"}
     assert "<svg" in (folder / "report.html").read_text()
     assert (folder / "coordinates.svg").stat().st_size > 1000
@@ -153,3 +179,14 @@ def test_bad_input_is_one_line_and_exits_with_two(
     assert len(said.err.strip().splitlines()) == 1
     assert complaint in said.err
     assert not list(tmp_path.iterdir())  # no run folder of what never ran
+
+
+@pytest.mark.parametrize("command", ["check", "transfer"])
+def test_a_folder_that_is_taken_is_told_before_any_work(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before the model is looked for, which is not there."""
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "run.json").touch()
+    assert run([command, "nothing", "--to", "old"]) == 2
+    assert "'old' exists and is not empty" in capsys.readouterr().err

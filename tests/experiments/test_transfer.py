@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from orderone.core.errors import ConfigError, MissingPackageError
-from orderone.experiments.transfer import parabola_vertex, summary, transfer
+from orderone.experiments.transfer import as_json, parabola_vertex, summary, transfer
 from orderone.experiments.trials import batches, fitted, text_material
 from orderone.models import LanguageConfig, VisionConfig, build
 from orderone.scaling.tasks import task
@@ -51,6 +51,17 @@ def test_an_optimum_at_the_edge_is_unclear() -> None:
     found = summary(synthetic(-4.0), "standard")
     assert found.optima[-1].at_edge
     assert found.verdict == "unclear"
+
+
+def test_a_width_at_which_every_run_diverged_has_no_optimum() -> None:
+    frame = synthetic(0.0).with_columns(
+        loss=pl.when(pl.col("width") == 128).then(math.inf).otherwise(pl.col("loss"))
+    )
+    found = summary(frame, "standard")
+    assert found.diverged == (128,)
+    assert found.shift is None
+    assert found.verdict == "unclear"
+    assert [each["lr"] is None for each in as_json(found)["optima"]] == [False, True, False]
 
 
 def test_the_vertex_of_a_parabola_on_an_uneven_grid() -> None:
@@ -101,6 +112,8 @@ def test_digits_fit_any_model_of_pixels() -> None:
 def test_bad_input_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="at least 3 positive rates"):
         transfer(tiny_words, [16], [1.0, 2.0])
+    with pytest.raises(ConfigError, match="no seeds"):
+        transfer(tiny_words, [16], [0.5, 1.0, 2.0], seeds=0)
     with pytest.raises(ConfigError, match="at least 260"):
         text_material(["a b"], ["a"], 100)
     monkeypatch.setitem(__import__("sys").modules, "ray", None)

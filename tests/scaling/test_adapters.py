@@ -229,7 +229,7 @@ def test_bad_configurations_are_one_line(content: str, words: str, tmp_path: Pat
         ("no_such_module:f", "cannot be imported"),
         ("torch:no_such_name", "cannot be imported"),
         ("torch:pi", "is a float"),
-        ("torch.nn:Linear", "cannot be called"),
+        ("torch.nn:Linear", "fails when called with 64"),
         ("preset:nothing", "preset 'nothing'"),
     ],
 )
@@ -237,6 +237,23 @@ def test_bad_names_are_one_line(name: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
         source(name).build(64)
     assert "\n" not in str(caught.value)
+
+
+def test_a_factory_of_this_folder_is_found_and_may_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``python -m`` finds it; whatever a user's code raises is one line."""
+    (tmp_path / "made_here.py").write_text(
+        "def make(width):\n    raise RuntimeError('of two\\nlines')\n"
+    )
+    (tmp_path / "made_wrong.py").write_text("def make(width) return\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
+    with pytest.raises(ConfigError, match=r"with 64 \(RuntimeError: of two lines\)") as caught:
+        source("made_here:make").build(64)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ConfigError, match=r"cannot be imported \(SyntaxError"):
+        source("made_wrong:make")
 
 
 def test_impossible_widths_are_one_line(tmp_path: Path) -> None:

@@ -207,3 +207,11 @@ def test_an_unknown_activation_is_refused():
         both("gulu", 1.0, 1.0, 0.5)
     with pytest.raises(ConfigError, match="element-wise"):
         both(torch.sum, 1.0, 1.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("sigma", "said"), [(torch.cumsum, "fails .TypeError"), (torch.is_tensor, "into a bool")]
+)
+def test_a_function_that_is_no_activation_is_one_line(sigma, said):
+    with pytest.raises(ConfigError, match=said):
+        both(sigma, 1.0, 1.0, 0.5)

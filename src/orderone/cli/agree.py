@@ -41,10 +41,12 @@ def agree(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
     """Measure G, F and Θ of real networks beside the prediction; exit code 1 if they disagree."""
-    from orderone.core.run import RunFolder, new_run_path
+    from orderone.core.run import RunFolder, new_run_path, refuse_taken
     from orderone.experiments.agreement import agreement
     from orderone.theory.spec import read_spec
 
+    if to is not None:
+        refuse_taken(to)
     chosen = numbers(widths, int, option="--widths")
     given = {"samples": samples, "seed": seed}
     changes = {name: value for name, value in given.items() if value is not None}

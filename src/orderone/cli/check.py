@@ -39,10 +39,12 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
     """Measure sizes and changes at each width; exit code 1 if anything grows."""
-    from orderone.core.run import RunFolder, new_run_path
+    from orderone.core.run import RunFolder, new_run_path, refuse_taken
     from orderone.experiments.coordinates import coordinates
     from orderone.experiments.sources import source
 
+    if to is not None:
+        refuse_taken(to)
     chosen = numbers(widths, int, option="--widths")
     found = source(model)
     with counted("models", quiet=as_json) as progress:
@@ -57,9 +59,10 @@ def check(
             batch=batch,
             progress=progress,
         )
-    settings = {"model": model, "widths": chosen, "strategy": result.strategy, "steps": steps}
+    settings = {"model": model, "widths": chosen, "strategy": strategy, "s": s, "steps": steps}
+    settings |= {"seeds": seeds, "lr": lr, "batch": batch}
     path = to or new_run_path(name="check")
-    run = RunFolder.create(path, command="check", config={**settings, "seeds": seeds}, seed=0)
+    run = RunFolder.create(path, command="check", config=settings, seed=0)
     _keep(run, result, title=f"orderone check {model}")
     if as_json:
         typer.echo(json.dumps({"verdict": result.verdict, "lines": list(map(_json, result.lines))}))

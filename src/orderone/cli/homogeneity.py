@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from orderone.asymptotics.trace import Line, ModuleDegree, Trace
+    from orderone.core.run import RunFolder
 
 
 def homogeneity(
@@ -25,22 +27,68 @@ def homogeneity(
         bool, typer.Option("--operations", help="Print every operation, not modules alone.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Seed of weights and of the input.")] = 0,
+    to: Annotated[Path | None, typer.Option(help="Run folder to make.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Print how everything inside a model grows as its parameters are multiplied by c."""
+    from orderone.core.run import RunFolder, new_run_path
     from orderone.experiments.sources import source
 
     found = source(model)
     built = found.build(seed=seed).double().eval()
     trace = _traced(built, found.task(built).example(1, seed), unscaled)
     zeros = [name for name, parameter in built.named_parameters() if not bool(parameter.any())]
+    settings = {"model": model, "unscaled": unscaled or None}
+    path = to or new_run_path(name="homogeneity")
+    run = RunFolder.create(path, command="homogeneity", config=settings, seed=seed)
+    _keep(run, trace, zeros, title=f"orderone homogeneity {model}")
     if as_json:
         typer.echo(json.dumps(_json(trace, zeros)))
         return
     for line in _operations(trace) if operations else _modules(trace):
         typer.echo(line)
-    for sentence in _found(trace, zeros):
+    for sentence in [*_found(trace, zeros), f"Page: {run.path / 'report.html'}"]:
         typer.echo(sentence)
+
+
+def _keep(run: RunFolder, trace: Trace, zeros: list[str], *, title: str) -> None:
+    """The degree of every operation as records, a picture of it, and the page."""
+    from orderone.core.files import write_atomically
+    from orderone.core.record import Record
+    from orderone.report.charts import lines, save_chart
+    from orderone.report.page import Section, page
+
+    with run.writer() as records:
+        for line in trace.lines:
+            labels = {"module": line.module, "operation": line.operation}
+            records.write(Record(line.number, "degree", float(line.degree), labels))
+    chart = lines(
+        run.records().select("step", "value", "module", "operation"),
+        x=("step", "operation, in the order in which they run"),
+        y=("value", "degree in the parameters"),
+        title="Degree of every intermediate",
+        points=True,
+    )
+    save_chart(chart, run.path / "degrees.svg")
+    picture = Section(
+        heading="Degree by operation",
+        chart=chart,
+        alternative="Degree of homogeneity of each operation's result, from input to output",
+    )
+    columns = ("module", "kind", "degree", "from")
+    cells = [
+        (each.module or "(model)", each.kind, str(each.degree), _origin(trace, each))
+        for each in trace.modules
+    ]
+    sections = [
+        picture,
+        Section(heading="By module", columns=columns, rows=cells),
+        Section(heading="Every operation", code="\n".join(_operations(trace)), folded=True),
+    ]
+    text = page(title=title, found=_found(trace, zeros), sections=sections)
+    write_atomically(run.path / "report.html", text.encode())
+    summary = _json(trace, zeros)
+    run.finish("done", {k: summary[k] for k in ("degree", "exact", "beside", "margin")})
 
 
 def _traced(model: nn.Module, batch: Mapping[str, Tensor], unscaled: str) -> Trace:

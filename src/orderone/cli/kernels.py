@@ -34,10 +34,12 @@ def kernels(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Predict the kernels G, F and Θ of every block at infinite width, with standard errors."""
-    from orderone.core.run import RunFolder, new_run_path
+    from orderone.core.run import RunFolder, new_run_path, refuse_taken
     from orderone.theory.kernels import kernels as predict
     from orderone.theory.spec import read_spec
 
+    if to is not None:
+        refuse_taken(to)
     given = {"samples": samples, "seed": seed}
     read = read_spec(spec)
     changes = {name: value for name, value in given.items() if value is not None}

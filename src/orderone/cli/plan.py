@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ from orderone.core.errors import ConfigError
 if TYPE_CHECKING:
     from torch import nn
 
+    from orderone.core.run import RunFolder
     from orderone.scaling.plan import Plan
 
 MODEL_HELP = (
@@ -36,9 +38,11 @@ def plan(
     ] = None,
     lr: Annotated[float | None, typer.Option(help="Also print the optimizer's groups.")] = None,
     weight_decay: Annotated[float, typer.Option(help="Weight decay of those groups.")] = 0.0,
+    to: Annotated[Path | None, typer.Option(help="Run folder to make.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Print initialisation and learning rate factors of every parameter."""
+    from orderone.core.run import RunFolder, new_run_path
     from orderone.experiments.sources import source
     from orderone.scaling.plan import plan as make_plan
 
@@ -55,6 +59,12 @@ def plan(
         make=None if base_width is None else lambda n: found.build(n, device="cpu", seed=0),
     )
     groups = None if lr is None else _groups(made, built, lr, weight_decay)
+    settings = {"model": model, "strategy": strategy, "s": s, "width": width}
+    settings |= {"base_width": base_width, "constants": constants, "lr": lr}
+    settings |= {"weight_decay": weight_decay}
+    path = to or new_run_path(name="plan")
+    run = RunFolder.create(path, command="plan", config=settings, seed=None)
+    _keep(run, made, groups or [], title=f"orderone plan {model}")
     if as_json:
         typer.echo(json.dumps(made.summary() | ({} if groups is None else {"groups": groups})))
         return
@@ -64,6 +74,45 @@ def plan(
             f"group: lr {group['lr']:.4g}, weight decay {group['weight_decay']:.4g}, "
             f"{len(group['names'])} tensors such as {group['names'][0]}"
         )
+    typer.echo(f"Page: {run.path / 'report.html'}")
+
+
+def _keep(run: RunFolder, made: Plan, groups: list[dict[str, Any]], *, title: str) -> None:
+    """The plan as ``Plan.from_json`` reads it, its numbers as records, and the page."""
+    from orderone.core.files import write_atomically
+    from orderone.core.record import Record
+    from orderone.report.page import Section, page
+    from orderone.scaling import table
+
+    write_atomically(run.path / "plan.json", made.to_json().encode())
+    with run.writer() as records:
+        for row in made.rows:
+            labels = {"parameter": row.name, "role": row.role}
+            records.write(Record(0, "lr_factor", row.lr_factor, labels))
+            if row.init_std is not None:
+                records.write(Record(0, "init_std", row.init_std, labels))
+    sections = [
+        Section(heading="By role", columns=table.SUMMARY, rows=table.summary_cells(made.rows)),
+        Section(
+            heading="Every parameter",
+            columns=table.LISTING,
+            rows=[table.listing_cells(row) for row in made.rows],
+            folded=True,
+        ),
+    ]
+    if groups:
+        columns = ("lr", "weight decay", "tensors", "such as")
+        rows = [_group_cells(group) for group in groups]
+        sections.insert(1, Section(heading="Groups of the optimizer", columns=columns, rows=rows))
+    said = [line for line in (made.headline, made.footline) if line]
+    text = page(title=title, found=said, sections=sections)
+    write_atomically(run.path / "report.html", text.encode())
+    run.finish("done", {k: v for k, v in made.summary().items() if k != "rows"})
+
+
+def _group_cells(group: dict[str, Any]) -> tuple[str, ...]:
+    names = group["names"]
+    return (f"{group['lr']:.4g}", f"{group['weight_decay']:.4g}", str(len(names)), names[0])
 
 
 def _groups(made: Plan, model: nn.Module, lr: float, weight_decay: float) -> list[dict[str, Any]]:

@@ -44,10 +44,12 @@ def transfer(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
     """Sweep learning rates at each width; exit code 1 if the best one moves with the width."""
-    from orderone.core.run import RunFolder, new_run_path
+    from orderone.core.run import RunFolder, new_run_path, refuse_taken
     from orderone.experiments.sources import source
     from orderone.experiments.transfer import transfer as sweep
 
+    if to is not None:
+        refuse_taken(to)
     if engine not in ENGINES:
         raise ConfigError(
             f"--engine {engine}", expected=f"one of {', '.join(ENGINES)}", do="choose one"
@@ -70,8 +72,9 @@ def transfer(
             processes=processes,
             progress=progress,
         )
-    settings = {"model": model, "strategy": result.strategy, "widths": chosen, "lrs": rates}
+    settings = {"model": model, "widths": chosen, "lrs": rates, "strategy": strategy, "s": s}
     settings |= {"steps": steps, "seeds": seeds, "batch": batch, "weight_decay": weight_decay}
+    settings |= {"text": text}
     path = to or new_run_path(name="transfer")
     run = RunFolder.create(path, command="transfer", config=settings, seed=0)
     sentences = _sentences(result)
@@ -105,7 +108,7 @@ def _keep(run: RunFolder, result: Transfer, sentences: list[str], *, title: str)
     table = Section(
         heading="Best learning rate",
         columns=("width", "best", "interval over seeds", "at the edge"),
-        rows=[_cells(optimum) for optimum in result.optima],
+        rows=[_cells(each) for each in result.optima if each.width not in result.diverged],
     )
     text = page(title=title, found=sentences, sections=[picture, table])
     (run.path / "report.html").write_text(text, encoding="utf-8")
@@ -113,15 +116,21 @@ def _keep(run: RunFolder, result: Transfer, sentences: list[str], *, title: str)
 
 
 def _sentences(result: Transfer) -> list[str]:
-    best = ", ".join(f"{each.lr:.3g} at {each.width}" for each in result.optima)
-    sentences = [f"Best learning rate under {result.strategy}: {best}."]
+    lost = result.diverged
+    best = ", ".join(
+        f"{each.lr:.3g} at {each.width}" for each in result.optima if each.width not in lost
+    )
+    sentences = [f"Best learning rate under {result.strategy}: {best or 'none'}."]
+    if lost:
+        where = ", ".join(map(str, lost))
+        sentences.append(f"At width {where} every run diverged: lower --lrs.")
     if result.shift is not None:
         shift = result.shift
         sentences.append(
             f"It moves by {shift.value:+.2f} doublings per doubling of the width "
             f"({shift.low:+.2f} to {shift.high:+.2f})."
         )
-    if any(each.at_edge for each in result.optima):
+    if any(each.at_edge for each in result.optima if each.width not in lost):
         sentences.append("Some optimum lies at the edge of the rates tried: widen --lrs.")
     return sentences
 

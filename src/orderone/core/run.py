@@ -45,7 +45,7 @@ class RunFolder:
         The command line itself is not kept: it may hold paths or tokens of a user's machine.
         """
         path = Path(path)
-        _refuse_taken(path)
+        refuse_taken(path)
         description = {
             "command": command,
             "config": strict_json(config, "config"),
@@ -160,7 +160,8 @@ def strict_json(value: Any, where: str) -> Any:
     )
 
 
-def _refuse_taken(path: Path) -> None:
+def refuse_taken(path: Path) -> None:
+    """RunError where a run folder cannot be made: told before long work, not after it."""
     try:
         taken = path.exists() and (not path.is_dir() or any(path.iterdir()))
     except OSError as error:

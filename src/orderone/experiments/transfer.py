@@ -53,6 +53,11 @@ class Transfer:
     """Doublings by which the best rate moves per doubling of the width; None: too few points."""
 
     @property
+    def diverged(self) -> tuple[int, ...]:
+        """Widths at which no run ended with a finite loss: these have no best rate."""
+        return diverged(self.frame)
+
+    @property
     def verdict(self) -> str:
         """Holds when the optimum stays; unclear when it lies at the edge of the rates tried."""
         if self.shift is None or any(optimum.at_edge for optimum in self.optima):
@@ -102,6 +107,8 @@ def transfer(
     """
     widths, lrs = _checked(widths, lrs, steps)
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    if not numbers:
+        raise ConfigError("no seeds", expected="at least one", do="give --seeds 3, for example")
     found = task(made(make, widths[0], 0))
     content = material or _material(found, text)
     trials = [
@@ -154,9 +161,15 @@ def summary(frame: pl.DataFrame, strategy: str) -> Transfer:
                 at_edge=any(edge for _, edge in vertices),
             )
         )
-    enough = len({width for width, _ in points}) > 1 and len(points) > 2
+    enough = len({width for width, _ in points}) > 1 and len(points) > 2 and not diverged(frame)
     shift = loglog_slope([w for w, _ in points], [lr for _, lr in points]) if enough else None
     return Transfer(strategy=strategy, frame=frame, optima=tuple(optima), shift=shift)
+
+
+def diverged(frame: pl.DataFrame) -> tuple[int, ...]:
+    """Widths of which no loss is finite."""
+    some = set(frame.filter(pl.col("loss").is_finite())["width"].to_list())
+    return tuple(width for width in frame["width"].unique().sort().to_list() if width not in some)
 
 
 def parabola_vertex(x: Sequence[float], y: Sequence[float]) -> float:
@@ -224,7 +237,7 @@ def as_json(found: Transfer) -> Mapping[str, Any]:
         "optima": [
             {
                 "width": each.width,
-                "lr": each.lr,
+                "lr": None if each.width in found.diverged else each.lr,
                 "low": each.low if each.low > 0 else None,
                 "high": each.high if math.isfinite(each.high) else None,
                 "at_edge": each.at_edge,

@@ -7,6 +7,7 @@ A folder in Hugging Face format or a transformers ``config.json`` alone, ``timm:
 from __future__ import annotations
 
 import contextlib
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from orderone.core.errors import ConfigError, MissingPackageError
+from orderone.core.errors import ConfigError, MissingPackageError, OrderoneError
 from orderone.scaling import tasks
 from orderone.scaling.hugging import model_class, read_transformers_config
 from orderone.scaling.tasks import Task
@@ -109,14 +110,18 @@ class FactorySource(Source):
         return "factory"
 
     def make(self, width: int | None) -> nn.Module:
+        given = () if width is None else (width,)
         try:
-            model = self.factory() if width is None else self.factory(width)
-        except TypeError as error:
+            model = self.factory(*given)
+        except OrderoneError:
+            raise
+        except Exception as error:  # a user's function may fail in any way
             wanted = "an optional width" if width is None else "a width"
             raise ConfigError(
-                f"factory '{self.name}' that cannot be called with {width or 'nothing'} ({error})",
+                f"factory '{self.name}' that fails when called with {width or 'nothing'} "
+                f"({type(error).__name__}: {error})",
                 expected=f"a function of {wanted} that returns a model",
-                do="change the factory",
+                do="change the factory, or choose another width",
             ) from error
         if not isinstance(model, nn.Module):
             raise ConfigError(
@@ -234,15 +239,20 @@ def _heads_of(module: nn.Module) -> object:
 
 def _factory(name: str) -> Callable[..., object]:
     module, _, attribute = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)  # as python -m has it; last, so that nothing installed is hidden
     try:
         found: Any = import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
+    except OrderoneError:
+        raise
+    except Exception as error:  # a module may fail in any way as it is imported
         raise ConfigError(
-            f"factory '{name}' cannot be imported ({error})",
+            f"factory '{name}' cannot be imported ({type(error).__name__}: {error})",
             expected="package.module:factory",
-            do="check the name; the module must lie on Python's path",
+            do="check the name; the module must lie here or on Python's path",
         ) from error
     if not callable(found):
         raise ConfigError(

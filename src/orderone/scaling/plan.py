@@ -130,19 +130,23 @@ class Plan:
         return cls(**read_plan(text))
 
     def __str__(self) -> str:
-        return table.text(self._headline(), self.rows, self._footline())
+        return table.text(self.headline, self.rows, self.footline)
 
     def _repr_html_(self) -> str:
-        return table.html(self._headline(), self.rows, self._footline())
+        return table.html(self.headline, self.rows, self.footline)
 
-    def _headline(self) -> str:
+    @property
+    def headline(self) -> str:
+        """Strategy, width, constants and size in a sentence."""
         at = "" if self.base_width is None else f" relative to width {self.base_width}"
         return (
             f"{self.strategy} (s = {self.s:g}) at width {self.width}{at}, constants"
             f" {self.constants}: {self.parameters:,} parameters in {len(self.rows)} tensors"
         )
 
-    def _footline(self) -> str:
+    @property
+    def footline(self) -> str:
+        """Where the output multiplier acts; empty where there is none."""
         if self.tied_head is None:
             return ""
         return f"output multiplier {self.output_multiplier:.4g} at '{self.tied_head}'"

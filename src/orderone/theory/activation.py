@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from orderone.core.errors import ConfigError
+from orderone.core.errors import ConfigError, OrderoneError
 from orderone.core.functions import named_function
 
 Activation = Callable[[Tensor], Tensor]
@@ -54,12 +54,25 @@ def value_and_slope(sigma: Activation, w: Tensor) -> tuple[Tensor, Tensor]:
 
 def applied(sigma: Activation, w: Tensor) -> Tensor:
     """σ(w); what is not element-wise is refused."""
-    value = sigma(w)
-    if value.shape != w.shape or value.dtype != w.dtype:
+    try:
+        value = cast(object, sigma(w))
+    except OrderoneError:
+        raise
+    except Exception as error:  # a user's function may fail in any way
         raise ConfigError(
-            f"an activation that turns {tuple(w.shape)} {w.dtype} into "
-            f"{tuple(value.shape)} {value.dtype}",
-            expected="an element-wise function that keeps shape and type",
+            f"an activation that fails ({type(error).__name__}: {error})",
+            expected="an element-wise function of one tensor",
             do="correct it, or choose another",
-        )
-    return value
+        ) from error
+    if isinstance(value, Tensor) and value.shape == w.shape and value.dtype == w.dtype:
+        return value
+    made = (
+        f"{tuple(value.shape)} {value.dtype}"
+        if isinstance(value, Tensor)
+        else f"a {type(value).__name__}"
+    )
+    raise ConfigError(
+        f"an activation that turns {tuple(w.shape)} {w.dtype} into {made}",
+        expected="an element-wise function that keeps shape and type",
+        do="correct it, or choose another",
+    )
