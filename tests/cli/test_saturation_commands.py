@@ -119,6 +119,19 @@ def test_heads_prints_the_contract_and_leaves_maps(
     assert "heads: " in capsys.readouterr().out
 
 
+def test_sentences_of_one_token_leave_no_choice_and_still_a_page(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, to = tmp_path / "words.txt", tmp_path / "h"
+    text.write_text("cat\ndog")
+    words = [str(folder / "config.json"), "--text", str(text), "--longest", "1", "--to", str(to)]
+    assert run(["heads", *words, "--json"]) == 0
+    found = printed(capsys)["heads"]
+    assert {each["kind"] for each in found} == {"one position"}
+    assert all(each["single"] is None for each in found)
+    assert "<svg" in (to / "report.html").read_text()
+
+
 def test_a_model_without_weights_is_read_with_the_texts_own_words(
     folder: Path, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -103,7 +103,10 @@ def _keep(run: RunFolder, result: Heads, *, title: str) -> None:
                 value = getattr(each, name)
                 if value is not None:
                     records.write(Record(0, f"heads.{name}", value, labels))
-    frame = pl.DataFrame([{**_head(each), "spread": each.spread} for each in result.heads])
+    # Sentences of one token leave shares and spread without a number: the column is one all the same.
+    shares = dict.fromkeys(("single", "whole_prefix", "spread"), pl.Float64)
+    rows = [{**_head(each), "spread": each.spread} for each in result.heads]
+    frame = pl.DataFrame(rows, schema_overrides=shares)
     x, y = ("head", "head"), ("layer", "layer")
     charts = {
         "Positions attended, saturated": histogram(
@@ -125,8 +128,8 @@ def _keep(run: RunFolder, result: Heads, *, title: str) -> None:
     ]
     save_chart(charts["Positions attended, saturated"], run.path / "heads.svg")
     columns = ["layer", "head", "kind", *numbers]
-    rows = [[_cell(getattr(each, name)) for name in columns] for each in result.heads]
-    sections.append(Section(heading="Every head", columns=columns, rows=rows))
+    cells = [[_cell(getattr(each, name)) for name in columns] for each in result.heads]
+    sections.append(Section(heading="Every head", columns=columns, rows=cells))
     text = page(title=title, found=result.said, sections=sections)
     (run.path / "report.html").write_text(text, encoding="utf-8")
     run.finish("done", _json(result))
