@@ -65,9 +65,10 @@ def single(path: Path, *, resumes: bool = False) -> dict[str, torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs of two processes: whole ones, and one of each kind that was cut after step 5."""
+    """Runs of two processes: whole ones, of each kind one that was cut after step 5, and one
+    whose second process could not write."""
     path = tmp_path_factory.mktemp("ranks")
-    jobs = "ddp-ddp,fsdp-fsdp,ddp-ddpcut:5,fsdp-fsdpcut:5"
+    jobs = "ddp-ddp,fsdp-fsdp,ddp-ddpcut:5,fsdp-fsdpcut:5,ddp-full,fsdp-full"
     for code, said in launch(jobs, path):
         assert code == 0, said
     return path
@@ -137,6 +138,17 @@ def test_shards_of_two_are_resumed_by_three(one: Path, folder: Path, tmp_path: P
     assert found.keys() == dict(model.named_parameters()).keys()
     for name, parameter in model.named_parameters():
         assert torch.equal(found[name], parameter)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_a_full_disk_of_one_rank_ends_all_in_one_line(folder: Path, kind: str) -> None:
+    said = [(folder / f"{kind}full" / f"said{rank}").read_text() for rank in range(2)]
+    assert all("step00000004' cannot be written" in each for each in said)
+    assert "File too large" in said[1]
+    assert "\n" not in "".join(said)
+    checkpoints = folder / f"{kind}full" / "checkpoints"
+    assert not checkpoint.steps(checkpoints)
+    assert not list(checkpoints.glob(".*.aside"))
 
 
 def test_a_dead_rank_ends_the_other_with_a_message(tmp_path: Path) -> None:

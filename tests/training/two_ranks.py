@@ -5,6 +5,7 @@ environment as ``python two_ranks.py JOB FOLDER``. Every process prints nothing 
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from safetensors.torch import save_file
 sys.path.insert(0, str(Path(__file__).parent))
 from small import config, small, stream
 
-from orderone.core.errors import OrderoneError
+from orderone.core.errors import OrderoneError, RunError
 from orderone.core.run import RunFolder
 from orderone.training import checkpoint
 from orderone.training.course import train
@@ -79,6 +80,9 @@ def main(job: str, folder: Path) -> int:
                 if kind == "read":
                     reads(Path(what), folder, ranks)
                     continue
+                if what == "full":
+                    fills(folder, kind, ranks)
+                    continue
                 path, _, stop = what.partition(":")
                 learned(folder / path, kind, ranks, stop=int(stop) if stop else None)
     except OrderoneError as error:
@@ -120,6 +124,24 @@ def dies(kind: str, ranks: Ranks) -> None:
         observers=[kill],
         ranks=ranks,
     )
+
+
+def fills(folder: Path, kind: str, ranks: Ranks) -> None:
+    """Rank 1's disk is full from the start; what each rank says goes to a file of its own.
+
+    A limit on the size of files stands for the full disk.
+    """
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if ranks.rank == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    said = "nothing"
+    try:
+        learned(folder / f"{kind}full", kind, ranks)
+    except RunError as error:
+        said = str(error)
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    (folder / f"{kind}full" / f"said{ranks.rank}").write_text(said)
+    ranks.wait()
 
 
 def reads(source: Path, folder: Path, ranks: Ranks) -> None:

@@ -181,23 +181,38 @@ def remove(path: Path) -> None:
 def _write_folder(path: Path, write: Callable[[Path], None], ranks: Ranks) -> None:
     """A folder that every rank writes into, and that the leading one makes, seals and renames."""
     aside = path.with_name(f".{path.name}.aside")
-    try:
-        if ranks.leads:
-            remove(aside)
-            aside.mkdir(parents=True)
-        ranks.wait()
-        write(aside)
-        ranks.wait()
-        if ranks.leads:
-            _seal(aside)
-            remove(path)  # one of this step that was damaged, and not resumed from
-            aside.replace(path)
-            _sync(path.parent)
-        ranks.wait()
-    except OSError as error:
-        if ranks.leads:
-            remove(aside)
-        raise cannot_write(path, error) from error
+
+    def make() -> None:
+        remove(aside)
+        aside.mkdir(parents=True)
+
+    def put() -> None:
+        _seal(aside)
+        remove(path)  # one of this step that was damaged, and not resumed from
+        aside.replace(path)
+        _sync(path.parent)
+
+    for work, everybody in ((make, False), (lambda: write(aside), True), (put, False)):
+        failed: OSError | None = None
+        try:
+            if everybody or ranks.leads:
+                work()
+        except OSError as error:
+            failed = error
+        if ranks.any(failed is not None):  # nobody waits for one that failed
+            if ranks.leads:
+                remove(aside)
+            raise _unwritten(path, failed) from failed
+
+
+def _unwritten(path: Path, failed: OSError | None) -> RunError:
+    if failed is not None:
+        return cannot_write(path, failed)
+    return RunError(
+        f"'{path}' cannot be written: another process failed to",
+        expected="every process to write its part",
+        do="see its message",
+    )
 
 
 def _seal(folder: Path) -> None:

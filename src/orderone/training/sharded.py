@@ -18,6 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import (
     HuggingFaceStorageReader,
     HuggingFaceStorageWriter,
@@ -34,10 +35,19 @@ def write(folder: Path, name: str, tensors: Mapping[str, Tensor], ranks: Ranks) 
     if is_sharded(tensors):
         # Every rank has the same of what is not sharded, the counts of steps.
         writer = HuggingFaceStorageWriter(str(folder / name), save_distributed=True)
-        save(dict(tensors), storage_writer=writer)
+        try:
+            save(dict(tensors), storage_writer=writer)
+        except CheckpointException as error:
+            raise _cause(error) from error
     elif ranks.leads:
         whole = {key: each.contiguous() for key, each in tensors.items()}
         _save_file(whole, folder / f"{name}.safetensors")
+
+
+def _cause(error: CheckpointException) -> BaseException:
+    """What the disk said to the first rank that failed: every rank is told of every failure."""
+    causes = [cause for cause, _ in error.failures.values()]
+    return next((each for each in causes if isinstance(each, OSError)), error)
 
 
 def read(folder: Path, name: str, like: Tensors) -> Tensors:
