@@ -63,6 +63,13 @@ def test_a_known_law_is_named(series, law):
     assert named.count(law) >= 19
 
 
+def test_a_norm_with_a_limit_levels_off_there():
+    steps = np.arange(100.0, 3100.0, 100.0)
+    found = growth(steps, 50 - 900 / steps)
+    assert found.best == "power"
+    assert found.sentence.startswith("levels off at 50 as t^-1.00")
+
+
 @pytest.mark.parametrize("memory", [0.0, 0.95])
 def test_the_interval_covers_the_power_whatever_the_residuals_memory(memory):
     rng = np.random.default_rng(1)

@@ -44,7 +44,8 @@ class Growth:
         text = f"{self.verb} as {_FORMULAS[self.best]}{after}, r² {_r2(chosen.r2)}"
         if self.best == "power":
             low, high = chosen.interval or (float("nan"), float("nan"))
-            text = f"{self.verb} as t^{chosen.shape:.2f}{after} ({low:.2f} to {high:.2f}), "
+            verb = self.verb if chosen.shape > 0 else f"levels off at {chosen.coefficients[1]:.4g}"
+            text = f"{verb} as t^{chosen.shape:.2f}{after} ({low:.2f} to {high:.2f}), "
             text += f"r² {_r2(chosen.r2)}"
         if chosen.r2 < 0.9:
             text += ", which is poor: no law here describes it"
