@@ -103,7 +103,7 @@ def _keep(run: RunFolder, result: Heads, *, title: str) -> None:
                 value = getattr(each, name)
                 if value is not None:
                     records.write(Record(0, f"heads.{name}", value, labels))
-    # Sentences of one token leave shares and spread without a number: the column is one all the same.
+    # Of sentences of one token these have no numbers, but must be columns of numbers all the same.
     shares = dict.fromkeys(("single", "whole_prefix", "spread"), pl.Float64)
     rows = [{**_head(each), "spread": each.spread} for each in result.heads]
     frame = pl.DataFrame(rows, schema_overrides=shares)
