@@ -127,8 +127,20 @@ def compared(
             notes.append(note)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Kept:
+    """What a batch's first pass left, in either network."""
+
+    hidden: dict[str, Tensor]
+    predicted: Tensor | None
+
+
 class _Comparison:
-    """Two passes a batch; only the first one's hidden states are kept, and only until compared."""
+    """Two passes a batch; only the first one's hidden states are kept, and only until compared.
+
+    Of every two batches the second is begun in the network that the first one ends in: weights are
+    scaled half as often.
+    """
 
     def __init__(self, model: nn.Module, *, by_token: bool) -> None:
         self.model, self.by_token = model, by_token
@@ -138,37 +150,52 @@ class _Comparison:
         self.predicted: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
         self.same, self.sentences = 0, 0
 
-    def over(self, batches: Iterable[object], limit: Limit) -> Saturation:
+    def over(self, batches: Sequence[object], limit: Limit) -> Saturation:
         with as_deployed(self.model):
             into = limit(self.model)
-            for batch in batches:
-                given = feed(self.model, batch)
-                self._add(given, into)
-                self.sentences += given.sentences
+            for start in range(0, len(batches), 2):
+                pair = [feed(self.model, batch) for batch in batches[start : start + 2]]
+                self._add(pair, into)
+                self.sentences += sum(given.sentences for given in pair)
         if not self.layers:
             raise DataError("no batch of text", expected="at least one sentence", do="give text")
         return self._result()
 
-    def _add(self, given: Feed, into: Into) -> None:
-        kept: dict[str, Tensor] = {}
-        first = self._pass(
-            given, lambda layer, rows, lengths: kept.__setitem__(layer, rows.clone())
+    def _add(self, pair: Sequence[Feed], into: Into) -> None:
+        """One batch from the network to its saturated one, and perhaps another one back."""
+        one, *more = pair
+        there = self._keep(one)
+        with into():
+            self._compare(one, there, saturated=True)
+            back = [self._keep(two) for two in more]
+        for two, kept in zip(more, back, strict=True):
+            self._compare(two, kept, saturated=False)
+
+    def _keep(self, given: Feed) -> _Kept:
+        hidden: dict[str, Tensor] = {}
+        predicted = self._pass(
+            given, lambda layer, rows, lengths: hidden.__setitem__(layer, rows.clone())
         )
+        return _Kept(hidden=hidden, predicted=predicted)
+
+    def _compare(self, given: Feed, kept: _Kept, *, saturated: bool) -> None:
+        """A batch's second pass; ``saturated`` where that is the one of the saturated network."""
         words = None
         if self.by_token and given.tokens is not None:
             real = given.real
             words = (given.tokens.flatten() if real is None else given.tokens[real]).tolist()
 
         def compare(layer: str, rows: Tensor, lengths: list[int]) -> None:
-            f = kept.pop(layer)
+            before = kept.hidden.pop(layer)
+            f, sf = (before, rows) if saturated else (rows, before)
             own = words if words is not None and len(words) == len(rows) else None
-            self.layers.setdefault(layer, Alike()).add(f, rows, lengths, own)
+            self.layers.setdefault(layer, Alike()).add(f, sf, lengths, own)
 
-        with into():
-            second = self._pass(given, compare)
-        if first is not None and second is not None:
-            self.same += int((first == second).sum())
-            for counter, each in zip(self.predicted, (first, second), strict=True):
+        predicted = self._pass(given, compare)
+        if kept.predicted is not None and predicted is not None:
+            both = (kept.predicted, predicted) if saturated else (predicted, kept.predicted)
+            self.same += int((both[0] == both[1]).sum())
+            for counter, each in zip(self.predicted, both, strict=True):
                 counter.update(each.tolist())
 
     def _pass(self, given: Feed, use: Callable[[str, Tensor, list[int]], None]) -> Tensor | None:
