@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 import orderone
-from orderone.core.errors import ConfigError, ModelError
+from orderone.core.errors import ConfigError, ModelError, RunError
 from orderone.core.record import Record, read_records
 from orderone.core.selection import grouped, selected
 
@@ -427,11 +428,25 @@ def test_a_vector_is_not_logged() -> None:
         watch.log(loss=torch.zeros(3))
 
 
+@pytest.mark.parametrize("value", ["0.3", None, 1j, torch.zeros((), dtype=torch.complex64), [1.0]])
+def test_what_is_no_number_is_refused_at_once_and_not_when_written(value: Any) -> None:
+    model = body()
+    kept = Kept()
+    with orderone.watch(model, torch.optim.SGD(model.parameters()), to=kept) as watch:
+        with pytest.raises(ConfigError, match=r"'loss' of .*; expected a single real number"):
+            watch.log(loss=value)
+        watch.log(loss=torch.tensor(True), more=np.float32(2.0))
+    assert [record.value for record in kept.records] == [1.0, 2.0]
+    with pytest.raises(RunError, match="a watch that is closed"):
+        watch.log(loss=1.0)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"every": 0}, "every = 0"),
         ({"also": ["tensorbord"]}, "sink 'tensorbord'"),
+        ({"also": "tensorbord"}, "sink 'tensorbord'"),
     ],
 )
 def test_bad_settings_are_one_line(tmp_path: Path, settings: Any, message: str) -> None:
@@ -440,6 +455,7 @@ def test_bad_settings_are_one_line(tmp_path: Path, settings: Any, message: str) 
     with pytest.raises(ConfigError, match=message):
         orderone.watch(model, optimizer, to=tmp_path / "a", **settings)
     assert hooks_of(optimizer, model) == 0
+    assert not (tmp_path / "a").exists()
 
 
 def test_an_optimizer_of_another_model_is_refused(tmp_path: Path) -> None:

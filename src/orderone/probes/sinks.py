@@ -85,13 +85,19 @@ def sink(name: str, folder: Path) -> Sink:
     """The sink of that name, for a run in ``folder``."""
     if name == "tensorboard":
         return TensorBoardSink(folder / "tensorboard")
-    if name in ("wandb", "trackio"):
-        return RunSink(name, folder)
-    raise ConfigError(
-        f"sink '{name}'",
-        expected="tensorboard, wandb or trackio, or an object with write_all, flush and close",
-        do="choose one of them; the run folder's records are written in any case",
-    )
+    return RunSink(name, folder)
+
+
+def _require_sink(found: object) -> None:
+    """What is no sink, or needs a package that is absent, is refused before a folder is made."""
+    if isinstance(found, str) and found in ("tensorboard", "wandb", "trackio"):
+        _require(found)
+    elif not isinstance(found, Sink):
+        raise ConfigError(
+            f"sink {found!r}",
+            expected="tensorboard, wandb or trackio, or an object with write_all, flush and close",
+            do="choose one of them; the run folder's records are written in any case",
+        )
 
 
 def _key(record: Record) -> str:
@@ -141,12 +147,13 @@ class Output:
 
 def output(
     to: str | Path | Sink,
-    also: Iterable[str | Sink],
+    also: str | Iterable[str | Sink],
     *,
     config: Mapping[str, Any],
     start: int | None,
 ) -> Output:
     """Sinks by name or as they are; a run folder is begun, or continued, after ``start``."""
+    also = [also] if isinstance(also, str) else list(also)
     if not isinstance(to, str | Path):
         if names := [each for each in also if isinstance(each, str)]:
             raise ConfigError(
@@ -154,7 +161,11 @@ def output(
                 expected="a run folder in to=, which names the run",
                 do="give a path, or objects alone",
             )
+        for each in (to, *also):
+            _require_sink(each)
         return Output([to, *(each for each in also if not isinstance(each, str))])
+    for each in also:
+        _require_sink(each)
     folder, ours = _run_folder(Path(to), config)
     writer = folder.writer()
     if not ours and start is not None:

@@ -20,7 +20,7 @@ step_untrusted                    only where it is above 0.1: the part of ‖δ�
 
 The sums over steps run over the steps seen. Where not every step is, each stands for the
 ``every`` steps up to it, and the label ``steps`` says so. A step that a gradient scaler skips is
-no step.
+no step; a fused optimizer, which skips it by itself, counts it, and nothing is recorded.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, cast
@@ -36,7 +37,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from orderone.core.errors import ConfigError, ModelError
+from orderone.core.errors import ConfigError, ModelError, RunError
 from orderone.core.record import Record
 from orderone.core.selection import Selection, selected
 from orderone.probes.gradients import GradientTap
@@ -109,13 +110,14 @@ class Watch:
 
         Scalars on a device are waited for when records are flushed, not here.
         """
+        if not self._hooks:
+            raise RunError(
+                "a number for a watch that is closed",
+                expected="an attached one",
+                do="log it before the watch is closed",
+            )
         for name, value in {**(values or {}), **more}.items():
-            if isinstance(value, Tensor) and value.numel() != 1:
-                raise ConfigError(
-                    f"'{name}' of shape {tuple(value.shape)}",
-                    expected="a single number",
-                    do="log its mean, or another number made of it",
-                )
+            _require_number(name, value)
             kept = value.detach().clone() if isinstance(value, Tensor) else value
             self._logged.append((self.steps, name, kept, {}))
 
@@ -227,7 +229,7 @@ def watch(
     *,
     to: str | Path | Sink,
     every: int = 50,
-    also: Iterable[str | Sink] = (),
+    also: str | Iterable[str | Sink] = (),
     selection: Selection | None = None,
     snapshot: Literal["device", "cpu"] = "device",
     probes: Probes | None = None,
@@ -245,12 +247,7 @@ def watch(
     rank        this process's rank, where it cannot be found: 0 writes
     """
     taken = start or 0
-    if every < 1 or taken < 0:
-        raise ConfigError(
-            f"every = {every}, start = {start}",
-            expected="every of 1 or more, start of 0 or more",
-            do="correct it",
-        )
+    _require_settings(every, taken, snapshot)
     parameters = list(_updated(model, optimizer, selection).values())
     config = {"every": every, "snapshot": snapshot, "start": taken}
     writes = (rank_of(model, parameters) if rank is None else rank) == 0
@@ -264,6 +261,30 @@ def watch(
         probes=probes,
         output=output(to, also, config=config, start=start) if writes else Output(),
     )
+
+
+def _require_settings(every: Any, start: Any, snapshot: Any) -> None:
+    whole = isinstance(every, int) and isinstance(start, int)
+    if not whole or every < 1 or start < 0 or snapshot not in ("device", "cpu"):
+        raise ConfigError(
+            f"every = {every}, start = {start}, snapshot = {snapshot!r}",
+            expected="every of 1 or more, start of 0 or more, snapshot 'device' or 'cpu'",
+            do="correct it",
+        )
+
+
+def _require_number(name: object, value: object) -> None:
+    """Asked without waiting for a device."""
+    if isinstance(value, Tensor):
+        single, what = value.numel() == 1 and not value.is_complex(), f"shape {tuple(value.shape)}"
+    else:
+        single, what = isinstance(value, Real), type(value).__name__
+    if not single or not isinstance(name, str):
+        raise ConfigError(
+            f"'{name}' of {what}",
+            expected="a single real number, under a name",
+            do="log its mean, or another number made of it",
+        )
 
 
 def _uncompiled(hook: _Hook) -> _Hook:
