@@ -104,7 +104,7 @@ def _keep(run: RunFolder, result: Heads, *, title: str) -> None:
                 if value is not None:
                     records.write(Record(0, f"heads.{name}", value, labels))
     # Of sentences of one token these have no numbers, but must be columns of numbers all the same.
-    shares = dict.fromkeys(("single", "whole_prefix", "spread"), pl.Float64)
+    shares = {"single": pl.Float64, "whole_prefix": pl.Float64, "spread": pl.Float64}
     rows = [{**_head(each), "spread": each.spread} for each in result.heads]
     frame = pl.DataFrame(rows, schema_overrides=shares)
     x, y = ("head", "head"), ("layer", "layer")
