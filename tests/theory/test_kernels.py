@@ -178,6 +178,7 @@ BAD = {
     "second moment": {"activation": "torch:exp2", "C": {"W": 1e4}},
     "stem": {"stem": "audio"},
     "samples": {"samples": 0},
+    "samples = 2147483648": {"samples": 2**31},
 }
 
 
@@ -225,6 +226,14 @@ BAD_KERNELS = {
 def test_bad_kernels_are_one_line(said, changes):
     with pytest.raises(OrderoneError, match=said):
         kernels({"stem": "vision"}, **changes)
+
+
+def test_inputs_of_any_floating_type():
+    x = X.bfloat16()
+    found = kernels(VISION, inputs=x.requires_grad_(), encoders=0)
+    assert torch.equal(
+        found.blocks[0].G, kernels(VISION, inputs=x.double(), encoders=0).blocks[0].G
+    )
 
 
 def test_inputs_come_from_files_beside_the_spec(tmp_path):

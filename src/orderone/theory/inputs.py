@@ -83,7 +83,9 @@ def real(spec: KernelSpec, words: Int[Tensor, "b t"]) -> Bool[Tensor, "b t"] | N
 
 def _array(given: Any, name: str) -> Array:
     if isinstance(given, Tensor):
-        return given.detach().cpu().numpy()
+        given = given.detach().cpu()
+        # numpy has no bfloat16.
+        return (given.double() if given.is_floating_point() else given).numpy()
     if isinstance(given, str | Path):
         return _file(Path(given), name)
     try:

@@ -15,7 +15,7 @@ from orderone.theory.adamw import adamw_rates, copies, gradient_sizes
 from orderone.theory.network import BlockSignal, Network
 from orderone.theory.propagation import Estimate, batch_mean, relative_error
 from orderone.theory.signal import Rates
-from orderone.theory.spec import KernelSpec
+from orderone.theory.spec import MOST_SAMPLES, KernelSpec
 
 Progress = Callable[[int, int], None]
 """Told after each recursion: how many are done, of how many."""
@@ -23,7 +23,6 @@ Progress = Callable[[int, int], None]
 PILOT_SAMPLES = 16_384
 LEAST_DRAWS = 256
 """Of a recursion: its control variates' coefficients are fitted to so many."""
-MOST_SAMPLES = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)

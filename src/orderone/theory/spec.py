@@ -19,6 +19,8 @@ from orderone.theory.placement import Placement
 Constant = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
+MOST_SAMPLES = 1 << 30
+
 
 class InitialConstants(Settings):
     """C_G of [DYZ23] eqs. (1.25)–(1.33)."""
@@ -86,7 +88,7 @@ class KernelSpec(Settings):
     """Also Θ of every parameter group, at several times the cost."""
     head_dim: PositiveInt | None = None
     """C = n/H of the scores; None: C → ∞, where they are Gaussian."""
-    samples: PositiveInt = 200_000
+    samples: Annotated[int, Field(gt=0, le=MOST_SAMPLES)] = 200_000
     """Draws of each attention block, all recursions together."""
     target_error: Annotated[float, Field(gt=0)] | None = None
     """Instead of ``samples``: the largest standard error of the head's G and Θ, each relative to
