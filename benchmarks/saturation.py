@@ -1,17 +1,20 @@
 """Saturation of a BERT-base-shaped model on 100 sentences against the obvious code.
 
 The obvious code runs one sentence at a time through the model and through a copy of it whose
-weights are all scaled. ``ratio`` is our time over its time, its copy made once and not counted;
-``memory`` is what we hold beside the model at most, in parts of the model's size.
+weights are all scaled. ``ratio`` is our CPU time over its; both take every matrix product twice.
+``memory`` is what a process holds beside the model at most, in parts of the model's size; it gives
+freed memory back at once, so that its size is what it uses.
 """
 
 import argparse
 import copy
 import gc
 import json
-import resource
-import threading
+import os
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -45,7 +48,10 @@ def batches(lengths: list[int], tokens: int) -> list[dict[str, Tensor]]:
 
 
 @torch.no_grad()
-def obvious(model: nn.Module, scaled: nn.Module, given: list[dict[str, Tensor]]) -> list[float]:
+def obvious(model: nn.Module, given: list[dict[str, Tensor]]) -> list[float]:
+    scaled = copy.deepcopy(model)
+    for parameter in scaled.parameters():
+        parameter.mul_(1024.0)
     sums, count = [0.0] * 13, 0
     for batch in given:
         for words, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True):
@@ -58,36 +64,44 @@ def obvious(model: nn.Module, scaled: nn.Module, given: list[dict[str, Tensor]])
     return [each / count for each in sums]
 
 
-class Peak:
-    """The largest resident memory while it runs, looked at every few milliseconds."""
-
-    def __enter__(self) -> "Peak":
-        gc.collect()
-        self.start = self.most = resident()
-        self.running = True
-        self.thread = threading.Thread(target=self.watch)
-        self.thread.start()
-        return self
-
-    def watch(self) -> None:
-        while self.running:
-            self.most = max(self.most, resident())
-            time.sleep(0.002)
-
-    def __exit__(self, *_: object) -> None:
-        self.running = False
-        self.thread.join()
-
-    @property
-    def extra(self) -> int:
-        return self.most - self.start
+@torch.no_grad()
+def forward(model: nn.Module, given: list[dict[str, Tensor]]) -> None:
+    for batch in given:
+        model(**batch)
 
 
-def resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+def peaks(arguments: list[str]) -> dict[str, int]:
+    """Bytes of each side beside the model, in a process of its own."""
+    command = [sys.executable, __file__, "--peaks", *arguments]
+    returning = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+    done = subprocess.run(
+        command, env={**os.environ, **returning}, capture_output=True, text=True, check=True
+    )
+    return json.loads(done.stdout)
 
 
-def timed(call: object) -> float:
+def print_peaks(model: nn.Module, given: list[dict[str, Tensor]]) -> None:
+    sides = {"forward": forward, "ours": saturation, "obvious": obvious}
+    for call in sides.values():
+        call(model, given[-1:])  # what torch sets up once is nobody's
+    print(json.dumps({name: peak(lambda f=call: f(model, given)) for name, call in sides.items()}))
+
+
+def peak(call: Callable[[], object]) -> int:
+    """Bytes that the process holds at most beyond what it held before (Linux)."""
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # the high mark is now what is in use
+    before = high_mark()
+    call()
+    return high_mark() - before
+
+
+def high_mark() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
+
+
+def timed(call: Callable[[], object]) -> float:
     start = time.process_time()
     call()
     return time.process_time() - start
@@ -101,43 +115,39 @@ def main() -> None:
     arguments.add_argument("--sentences", type=int, default=100)
     arguments.add_argument("--tokens", type=int, default=256, help="of a batch")
     arguments.add_argument("--rounds", type=int, default=2)
+    arguments.add_argument("--peaks", action="store_true", help="only the memory, in this process")
     chosen = arguments.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = BertModel(BertConfig()).eval()
     size = sum(p.numel() * p.element_size() for p in model.parameters())
     given = batches(lengths_of(chosen.text, chosen.sentences), chosen.tokens)
+    if chosen.peaks:
+        print_peaks(model, given)
+        return
     saturation(model, given[-1:])  # what torch sets up once is nobody's
-    with Peak() as ours:
-        found = saturation(model, given)
-    with torch.no_grad(), Peak() as forward:
-        for batch in given:
-            model(**batch)
-    scaled = copy.deepcopy(model)
-    with torch.no_grad():
-        for parameter in scaled.parameters():
-            parameter.mul_(1024.0)
     best = [float("inf"), float("inf")]
     expected: list[float] = []
     for _ in range(chosen.rounds):
         best[0] = min(best[0], timed(lambda: saturation(model, given)))
-        best[1] = min(best[1], timed(lambda: expected.extend(obvious(model, scaled, given))))
+        best[1] = min(best[1], timed(lambda: expected.extend(obvious(model, given))))
+    found = saturation(model, given)
     pairs = zip(found.layers, expected, strict=False)
     apart = max(abs(level.cosine - other) for level, other in pairs)
+    extra = peaks(sys.argv[1:])
     print(f"{found.sentences} sentences, {found.tokens} tokens, {len(given)} batches")
     print(f"ours {best[0]:.2f} s, obvious {best[1]:.2f} s of processor time, 1 thread")
     print(f"largest difference of a layer's cosine {apart:.1e}")
-    print(
-        f"beside the model: {ours.extra / 2**20:.0f} MiB, a plain forward pass "
-        f"{forward.extra / 2**20:.0f} MiB, a copy {size / 2**20:.0f} MiB"
-    )
+    told = ", ".join(f"{name} {taken / 2**20:.0f} MiB" for name, taken in extra.items())
+    print(f"beside the model of {size / 2**20:.0f} MiB: {told}")
     print(
         json.dumps(
             {
                 "bench": "saturation",
                 "seconds": best[0],
                 "obvious_seconds": best[1],
-                "memory": ours.extra / size,
+                "memory": extra["ours"] / size,
+                "forward_memory": extra["forward"] / size,
                 "difference": apart,
                 "ratio": best[0] / best[1],
             }
