@@ -10,7 +10,9 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 from torch.distributed.checkpoint.state_dict_saver import save as save_distributed
 
 from orderone.core.errors import ConfigError, DataError
+from orderone.trajectory import hub
 from orderone.trajectory.findings import UnreadableError
+from orderone.trajectory.series import trajectory
 from orderone.trajectory.sources import open_series
 from orderone.trajectory.steps import steps_of
 from tests.trajectory.series_files import (
@@ -221,6 +223,22 @@ def test_revisions_of_a_repository_one_at_a_time(tmp_path, monkeypatch, keep):
         checkpoint.close()
         assert list(temporary.iterdir()) == []
     assert remote.fetched == [(f"step{step}", "model.safetensors") for step in (10, 20, 100)]
+
+
+def test_what_was_matched_in_revisions_is_said(tmp_path, monkeypatch):
+    write_series(tmp_path / "hub")
+    other = {f"module.{name}": each for name, each in weights(20).items()} | {
+        "ids": torch.arange(3)
+    }
+    write_safetensors(tmp_path / "hub" / "step20" / "model.safetensors", other)
+    monkeypatch.setattr(hub, "Hub", lambda: Repository(tmp_path / "hub"))
+    found = trajectory("hf:someone/model")
+    assert found.steps == (10, 20, 100)
+    assert {
+        "not weights, left out: 'ids'",
+        "wrappers' prefixes taken off in 1 checkpoints",
+        "no step in the name, left out: 'main'",
+    } <= set(found.notes)
 
 
 def test_a_revision_that_cannot_be_had_is_a_finding(tmp_path):

@@ -97,6 +97,16 @@ def matched(
     return found, [*notes, *([f"{listed(extra)} only here, left out"] if extra else [])]
 
 
+def common_notes(many: Sequence[Cleaned]) -> list[str]:
+    """What was done to names, said once for the series."""
+    tied = sorted({f"{alias} = {kept}" for each in many for alias, kept in each.tied.items()})
+    skipped = sorted({name for each in many for name in each.skipped})
+    renamed = sum(each.renamed for each in many)
+    notes = [f"tied, counted once: {listed(tied)}"] if tied else []
+    notes += [f"not weights, left out: {listed(skipped)}"] if skipped else []
+    return notes + ([f"wrappers' prefixes taken off in {renamed} checkpoints"] if renamed else [])
+
+
 def tied_elsewhere(many: Sequence[Cleaned], wanted: Shapes) -> list[str]:
     """Heads that some checkpoints store and others leave to the embedding of the same shape."""
     heads = [name for name in wanted if role_of(name) == "head" and len(wanted[name]) == 2]

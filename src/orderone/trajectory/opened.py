@@ -1,16 +1,16 @@
 """Checkpoints as the geometry reads them: of files at hand, or fetched when first read."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from jaxtyping import Shaped
 from torch import Tensor
 
-from orderone.trajectory.checkpoint import TensorInfo
+from orderone.trajectory.checkpoint import Checkpoint, TensorInfo
 from orderone.trajectory.hub import Revision, remove
 from orderone.trajectory.mapped import OpenMaps
-from orderone.trajectory.matching import cleaned, matched, reference
+from orderone.trajectory.matching import Cleaned, cleaned, common_notes, matched, reference
 from orderone.trajectory.stored import Stored
 
 
@@ -58,6 +58,7 @@ class LazyCheckpoint:
     maps: OpenMaps
     stamp: str = ""
     notes: tuple[str, ...] = ()  # what was matched, known once it was opened
+    have: Cleaned | None = None  # likewise
     _opened: FileCheckpoint | None = field(default=None, init=False)
     _folder: Path | None = field(default=None, init=False)
 
@@ -86,6 +87,13 @@ class LazyCheckpoint:
             except Exception:
                 self.close()
                 raise
-            self.wanted.shapes, self.notes = shapes, tuple(notes)
+            self.wanted.shapes, self.notes, self.have = shapes, tuple(notes), have
             self._opened = FileCheckpoint(step=self.step, name=self.name, stored=tensors)
         return self._opened
+
+
+def late_notes(checkpoints: Sequence[Checkpoint]) -> list[str]:
+    """What was matched and left out in revisions, which shows only once they are opened."""
+    late = [each for each in checkpoints if isinstance(each, LazyCheckpoint)]
+    own = [f"'{each.name}': {note}" for each in late for note in each.notes]
+    return [*common_notes([each.have for each in late if each.have is not None]), *own]

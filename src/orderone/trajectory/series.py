@@ -22,6 +22,7 @@ from orderone.trajectory.findings import Finding, UnreadableError
 from orderone.trajectory.geometry import Neighbours, Pairs
 from orderone.trajectory.growth import Growth, growth
 from orderone.trajectory.one_pass import Pairing, Pass, Progress
+from orderone.trajectory.opened import late_notes
 from orderone.trajectory.points import read_points
 from orderone.trajectory.sources import open_series
 
@@ -180,7 +181,7 @@ def trajectory(
     allowed = memory_bytes(memory)
     series = open_series(source, order=order, keep=keep)
     opened, unread = _readable(series.checkpoints)
-    findings, notes = [*series.findings, *unread], list(series.notes)
+    findings, notes = [*series.findings, *unread], [*series.notes, *late_notes(opened)]
     if not opened:
         return Trajectory(
             steps=(), names=(), groups={}, pairs={}, laws={}, dynamics={}, findings=tuple(findings)

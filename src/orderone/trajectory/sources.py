@@ -11,7 +11,14 @@ from orderone.trajectory.checkpoint import Checkpoint, Series
 from orderone.trajectory.findings import Finding, UnreadableError
 from orderone.trajectory.hub import REPOSITORY, Remote, Revision, revisions
 from orderone.trajectory.mapped import OpenMaps, unreadable
-from orderone.trajectory.matching import Cleaned, cleaned, matched, reference, tied_elsewhere
+from orderone.trajectory.matching import (
+    Cleaned,
+    cleaned,
+    common_notes,
+    matched,
+    reference,
+    tied_elsewhere,
+)
 from orderone.trajectory.opened import FileCheckpoint, LazyCheckpoint, Wanted
 from orderone.trajectory.safetensors_files import listed
 from orderone.trajectory.steps import steps_of
@@ -202,7 +209,7 @@ def _matched(
     heads = tied_elsewhere([each for _, _, each in opened], wanted)
     wanted = {name: shape for name, shape in wanted.items() if name not in heads}
     notes = [f"{listed(heads)}: tied to the embedding in some, left out of all"] if heads else []
-    notes += _common_notes([each for _, _, each in opened])
+    notes += common_notes([each for _, _, each in opened])
     findings: list[Finding] = []
     checkpoints: list[Checkpoint] = []
     for step, name, have in opened:
@@ -214,16 +221,6 @@ def _matched(
         notes += [f"'{name}': {note}" for note in own]
         checkpoints.append(FileCheckpoint(step=step, name=name, stored=tensors, stamp=stamps[name]))
     return tuple(checkpoints), findings, notes
-
-
-def _common_notes(many: Sequence[Cleaned]) -> list[str]:
-    """What was done to names, said once for the series."""
-    tied = sorted({f"{alias} = {kept}" for each in many for alias, kept in each.tied.items()})
-    skipped = sorted({name for each in many for name in each.skipped})
-    renamed = sum(each.renamed for each in many)
-    notes = [f"tied, counted once: {listed(tied)}"] if tied else []
-    notes += [f"not weights, left out: {listed(skipped)}"] if skipped else []
-    return notes + ([f"wrappers' prefixes taken off in {renamed} checkpoints"] if renamed else [])
 
 
 def _backwards(said: Sequence[tuple[str, int]]) -> list[Finding]:
