@@ -51,7 +51,10 @@ def test_what_json_cannot_hold_is_named(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("content", [None, "", "{", "[]", "{}"])
+NO_TABLE = '{"command": "train", "config": 3, "seed": 0}'
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "[]", "{}", NO_TABLE, "[" * 100_000])
 def test_what_is_no_run_folder_is_refused(tmp_path, content):
     if content is not None:
         (tmp_path / "run.json").write_text(content)

@@ -102,6 +102,14 @@ def test_a_checkpoint_whose_hash_fails_is_passed_over(tmp_path: Path, file: str)
     assert checkpoint.damage(tmp_path / "cut" / "checkpoints" / "step00000024") is None
 
 
+@pytest.mark.parametrize(
+    "said", ["{", "[]", "{}", '{"format": "orderone checkpoint 1", "files": {}}', "[" * 100_000]
+)
+def test_a_manifest_that_says_nothing_is_damage(tmp_path: Path, said: str) -> None:
+    (tmp_path / "manifest.json").write_text(said)
+    assert "manifest.json'" in (checkpoint.damage(tmp_path) or "")
+
+
 def test_the_last_k_and_the_best_are_kept(tmp_path: Path) -> None:
     outcome = trained(tmp_path / "run", config(keep=3))
     folder = tmp_path / "run" / "checkpoints"

@@ -183,12 +183,17 @@ def _read_object(path: Path) -> dict[str, Any]:
             expected="a run folder",
             do="check the path; a run folder holds run.json and records.jsonl",
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _damaged(path, str(error)) from error
-    keys = {"command", "config", "seed"} if path.name == _DESCRIPTION else {"status", "summary"}
+    described = path.name == _DESCRIPTION
+    keys = {"command", "config", "seed"} if described else {"status", "summary"}
     if not isinstance(value, dict) or not keys <= set(cast(dict[str, Any], value)):
         raise _damaged(path, f"it lacks one of {', '.join(sorted(keys))}")
-    return cast(dict[str, Any], value)
+    found = cast(dict[str, Any], value)
+    table = "config" if described else "summary"
+    if not isinstance(found[table], dict):
+        raise _damaged(path, f"its {table} is no table")
+    return found
 
 
 def _damaged(path: Path, how: str) -> RunError:

@@ -21,7 +21,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
@@ -38,6 +38,7 @@ _FORMAT = "orderone checkpoint 1"
 _STEP = re.compile(r"step(\d{8,})")
 _BEST = re.compile(r"best-step(\d{8,})")
 MANIFEST = "manifest.json"
+_STATE = "state.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +78,7 @@ def save(folder: Path, step: int, trained: Trained, *, best: Best | None) -> Pat
         mine = generators.states(trained.ranks.device)
         _write_json(aside / f"generators-{trained.ranks.rank}.json", mine)
         if trained.ranks.leads:
-            _write_json(aside / "state.json", {**state, "optimizer": values})
+            _write_json(aside / _STATE, {**state, "optimizer": values})
 
     _write_folder(path, write, trained.ranks)
     return path
@@ -90,7 +91,7 @@ def save_best(folder: Path, best: Best, trained: Trained) -> Path:
     def write(aside: Path) -> None:
         sharded.write(aside, "model", model_tensors(trained.model), trained.ranks)
         if trained.ranks.leads:
-            _write_json(aside / "state.json", vars(best))
+            _write_json(aside / _STATE, vars(best))
 
     _write_folder(path, write, trained.ranks)
     return path
@@ -98,7 +99,7 @@ def save_best(folder: Path, best: Best, trained: Trained) -> Path:
 
 def load(path: Path, trained: Trained) -> tuple[int, Best | None]:
     """Puts everything back as it was at the checkpoint; its step, and the best one so far."""
-    state = _read_json(path / "state.json")
+    state = _read_json(path / _STATE)
     put_model(trained.model, lambda like: sharded.read(path, "model", like), path)
     put_optimizer(
         trained.model,
@@ -139,9 +140,10 @@ def damage(path: Path) -> str | None:
         manifest = _read_json(path / MANIFEST)
     except RunError as error:
         return error.found
-    if manifest.get("format") != _FORMAT:
+    files = manifest.get("files")
+    if manifest.get("format") != _FORMAT or not isinstance(files, dict) or _STATE not in files:
         return f"'{path / MANIFEST}' is of no format that is known here"
-    for name, expected in manifest["files"].items():
+    for name, expected in cast("dict[str, Any]", files).items():
         file = path / name
         if not file.is_file():
             return f"'{file}' is missing"
@@ -252,8 +254,11 @@ def _write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+        found = json.loads(path.read_bytes())
+        if not isinstance(found, dict):
+            raise ValueError("no object of JSON")
+        return cast("dict[str, Any]", found)
+    except (OSError, ValueError, RecursionError) as error:
         raise RunError(
             f"'{path}' cannot be read ({error})",
             expected="a file of a checkpoint",

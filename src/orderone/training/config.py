@@ -66,6 +66,7 @@ class TrainingConfig(Settings):
     """torch's deterministic algorithms only; an operation without one ends the run."""
     evaluate_every: PositiveInt | None = None
     evaluation_batches: PositiveInt = 8
+    """Parts that are held out, over all processes; another micro_batch is other samples."""
     checkpoint_every: PositiveInt | None = None
     """None: at the end alone."""
     keep: PositiveInt = 2
