@@ -27,7 +27,7 @@ GPT2_BODY: Expected = {
     "transformer.wte.weight": ("word", 1, 48),
     "transformer.wpe.weight": ("position", 1, 48),
     "transformer.h.0.attn.c_attn.weight": ("qkv", 48, 48),
-    "transformer.h.0.attn.c_attn.bias": ("bias", 1, 144),
+    "transformer.h.0.attn.c_attn.bias": ("bias", 1, 48),
     "transformer.h.0.attn.c_proj.weight": ("U", 48, 48),
     "transformer.h.1.mlp.c_fc.weight": ("W", 48, 80),
     "transformer.h.1.mlp.c_proj.weight": ("X", 80, 48),
@@ -125,7 +125,7 @@ CAUSAL = {
         {
             "gpt_neox.embed_in.weight": ("word", 1, 48),
             "gpt_neox.layers.0.attention.query_key_value.weight": ("qkv", 48, 48),
-            "gpt_neox.layers.0.attention.query_key_value.bias": ("bias", 1, 144),
+            "gpt_neox.layers.0.attention.query_key_value.bias": ("bias", 1, 48),
             "gpt_neox.layers.0.attention.dense.weight": ("U", 48, 48),
             "gpt_neox.layers.1.mlp.dense_h_to_4h.weight": ("W", 48, 80),
             "gpt_neox.layers.1.mlp.dense_4h_to_h.weight": ("X", 80, 48),
@@ -164,7 +164,7 @@ CAUSAL = {
         FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True},
         {
             "transformer.h.0.self_attention.query_key_value.weight": ("qkv", 48, 48),
-            "transformer.h.0.self_attention.query_key_value.bias": ("bias", 1, 96),
+            "transformer.h.0.self_attention.query_key_value.bias": ("bias", 1, 48),
         },
         tied="lm_head",
     ),
@@ -199,7 +199,7 @@ CAUSAL = {
         {
             "model.layers.0.self_attn.sinks": ("relative-bias", 1, 4),
             "model.layers.0.mlp.experts.gate_up_proj": ("W", 48, 80),
-            "model.layers.0.mlp.experts.gate_up_proj_bias": ("bias", 1, 160),
+            "model.layers.0.mlp.experts.gate_up_proj_bias": ("bias", 1, 80),
             "model.layers.0.mlp.experts.down_proj": ("X", 80, 48),
         }
         | LM_HEAD,

@@ -170,7 +170,7 @@ def test_torch_s_attention_packed_and_apart() -> None:
     assert apart["q_proj_weight"] == ("Q", n, n)
     assert apart["k_proj_weight"] == ("K", 10, n)
     assert apart["v_proj_weight"] == ("V", 14, n)
-    assert apart["in_proj_bias"] == ("bias", 1, 3 * n)
+    assert apart["in_proj_bias"] == ("bias", 1, n)
     assert apart["bias_k"] == ("bias", 1, n)
 
 
@@ -201,9 +201,11 @@ def test_one_part_s_fan_out_of_what_is_packed() -> None:
     )
     found = fans(find_roles(model))
     assert found["attn.qkv.weight"] == ("qkv", n, 40)
+    assert found["attn.qkv.bias"] == found["cross.q.bias"] == ("bias", 1, 40)
     assert found["cross.q.weight"] == ("Q", n, 40)
     assert found["cross.kv.weight"] == ("qkv", n, 10)
     assert found["mlp.fc1.weight"] == found["plain.fc1.weight"] == ("W", n, d_ff)
+    assert found["mlp.fc1.bias"] == found["plain.fc1.bias"] == ("bias", 1, d_ff)
     assert found["two.w1.weight"] == found["three.w3.weight"] == ("W", n, d_ff)
     assert found["three.w1.weight"] == ("gate", n, d_ff)
     assert found["moe.gate.weight"] == ("dense", n, 4)

@@ -66,7 +66,7 @@ def test_vit_and_deit(name: str, heads: set[str]) -> None:
     assert fans(roles, "pos_embed") == ("position", 1, 24)
     assert fans(roles, "cls_token") == ("class-token", 1, 24)
     assert fans(roles, "blocks.0.attn.qkv.weight") == ("qkv", 24, 24)
-    assert fans(roles, "blocks.0.attn.qkv.bias") == ("bias", 1, 72)
+    assert fans(roles, "blocks.0.attn.qkv.bias") == ("bias", 1, 24)
     assert fans(roles, "blocks.0.attn.proj.weight") == ("U", 24, 24)
     assert fans(roles, "blocks.1.mlp.fc1.weight") == ("W", 24, 72)
     assert fans(roles, "blocks.1.mlp.fc2.weight") == ("X", 72, 24)

@@ -109,22 +109,21 @@ def _attention(site: Site, scene: Scene) -> Found | None:
     if site.leaf in letters:
         group, fan_in, what = letters[site.leaf]
         return Found(matrix(group, fan_in, n), f"{site.leaf} of nn.MultiheadAttention: {what}")
-    role = lookup("bias", site.shape[-1], start="zero")
-    return Found(role, f"{site.leaf} of nn.MultiheadAttention")
+    # in_proj_bias is packed, bias_k and bias_v are not: either is n long for one of q, k and v.
+    return Found(lookup("bias", n, start="zero"), f"{site.leaf} of nn.MultiheadAttention")
 
 
 def _matrix(site: Site, scene: Scene) -> Found | None:
     fans = matrix_fans(site.owner)
     if fans is None or isinstance(site.owner, _ConvNd):
         return None
-    if site.leaf == "bias":
-        return Found(
-            lookup("bias", site.shape[0], start="zero"), f"bias of {_described(site, scene)}"
-        )
-    if site.leaf != "weight":
-        return None
     fan_in, fan_out = fans
     what = _described(site, scene)
+    if site.leaf == "bias":  # of what is packed, as long as one part, like the weight's fan-out
+        part = letter(scene.tree, site.path, fan_out).fan_out
+        return Found(lookup("bias", part, start="zero"), f"bias of {what}")
+    if site.leaf != "weight":
+        return None
     if _is_patch(site) and not scene.tree.in_block(site.path):
         return Found(matrix("patch", fan_in, fan_out), f"{what}: patches")
     found = letter(scene.tree, site.path, fan_out)

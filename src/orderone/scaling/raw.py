@@ -55,7 +55,8 @@ def _expert(site: Site) -> Found | None:
     if not site.kind.endswith("Experts"):
         return None
     if site.leaf.endswith("_bias"):
-        role = lookup("bias", site.shape[-1], start="zero")
+        parts = 2 if site.leaf == "gate_up_proj_bias" else 1
+        role = lookup("bias", site.shape[-1] // parts, start="zero")
         return Found(role, f"{site.leaf} of {site.kind}: bias of each expert")
     transposed = _transposed(site)
     if site.leaf not in ("gate_up_proj", "down_proj") or transposed is None:
