@@ -76,7 +76,7 @@ def estimates(
 
     A text column x makes a place for each of its values, in the frame's order. ``reference`` is
     (what, label), drawn dashed: a number is a level; a name is a column, joined by a line in x,
-    one each colour. A missing error has no bar.
+    one each colour. A missing error has no bar, and bars are spoken of where there are any.
     """
     columns = Columns(_with_ends(frame, y[0], error, log=log_y))
     if frame.schema[x[0]].is_numeric():
@@ -94,12 +94,15 @@ def estimates(
     points = drawn.mark_point(filled=True, size=50, opacity=1).encode(
         y=up.field(columns[y[0]]), tooltip=columns.tooltip(*frame.columns)
     )
-    layers: list[alt.Chart] = [bars, points]
-    said = [*([subtitle] if subtitle else []), "bars: one standard error"]
+    layers: list[alt.Chart] = [points]
+    said = [subtitle] if subtitle else []
     if reference is not None:
         what, label = reference
         layers.insert(0, _reference(drawn, up, columns[what] if isinstance(what, str) else what))
-        said.insert(-1, f"dashed: {label}")
+        said.append(f"dashed: {label}")
+    if frame[error].drop_nulls().len():
+        layers.insert(-1, bars)
+        said.append("bars: one standard error")
     titled = alt.TitleParams(title, subtitle="; ".join(said))
     drawing = alt.LayerChart(layer=layers).properties(title=titled, width=WIDTH, height=HEIGHT)
     return drawing.configure(**configuration())

@@ -54,8 +54,11 @@ def histogram(
     """How many rows have each value; stacked, a colour each value of another column."""
     plain = Columns(frame.select(value[0], *([colour[0]] if colour else [])))
     binned = alt.Bin(maxbins=bins)
-    bars = alt.X(plain[value[0]], type="quantitative", bin=binned, title=value[1])
-    counted = alt.Y(aggregate="count", type="quantitative", title=count)
+    # Ends of bins lie close together: labels that would overlap are left out.
+    axis = alt.Axis(format="~g", labelOverlap="greedy", labelSeparation=4, labelFlush=False)
+    bars = alt.X(plain[value[0]], type="quantitative", bin=binned, title=value[1], axis=axis)
+    whole = alt.Axis(tickMinStep=1, format="d")
+    counted = alt.Y(aggregate="count", type="quantitative", title=count, axis=whole)
     told = [
         alt.Tooltip(
             field=plain[value[0]], type="quantitative", bin=alt.Bin(maxbins=bins), title=value[1]

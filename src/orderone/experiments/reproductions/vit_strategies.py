@@ -318,5 +318,5 @@ def _neighbourhoods(found: dict[str, Searched], setting: str) -> Picture:
         error="error",
         colour=("strategy", "strategy"),
         title="Six neighbours of each optimum",
-        subtitle=f"{setting}; one seed, no bars",
+        subtitle=f"{setting}; one seed",
     )
