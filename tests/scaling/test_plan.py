@@ -244,6 +244,7 @@ def test_a_plan_is_a_value() -> None:
         ({"constants": {"Q": math.inf}}, "constant C_Q = inf"),
         ({"distribution": "cauchy"}, "distribution 'cauchy'; expected one of normal"),
         ({"overrides": {"nowhere": Role(group="Q")}}, "'nowhere' matches no parameter"),
+        ({"undecayed": "bias"}, "undecayed = 'bias'; expected a collection of groups"),
     ],
 )
 def test_bad_input_is_one_line(arguments: dict[str, Any], said: str) -> None:

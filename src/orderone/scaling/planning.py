@@ -239,6 +239,12 @@ def _require_possible(settings: Settings) -> None:
             expected="one of the two: at the base width the constants are the model's own",
             do="drop one",
         )
+    if isinstance(settings.undecayed, str):  # its letters would be the groups
+        raise ConfigError(
+            f"undecayed = '{settings.undecayed}'",
+            expected="a collection of groups",
+            do=f"write ('{settings.undecayed}',)",
+        )
     if settings.distribution is not None:
         _distribution(settings.distribution)
 
