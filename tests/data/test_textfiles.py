@@ -95,6 +95,13 @@ def test_a_zip_bomb_is_refused_before_it_is_unpacked(
         corpus(path)
 
 
+def test_a_zip_without_its_end_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.zip"
+    path.write_text("PK, but nothing that a zip ends with\n" * 9)
+    with pytest.raises(DataError, match="a zip that cannot be read"):
+        corpus(path)
+
+
 def test_a_damaged_zip_is_refused(tmp_path: Path) -> None:
     path = write_zip(tmp_path / "a.zip", {"a.txt": "some text\n" * 1000})
     data = bytearray(path.read_bytes())

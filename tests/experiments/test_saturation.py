@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from orderone.core.errors import DataError
 from orderone.data.real_text import some_sentences
 from orderone.experiments.saturation import measured_heads, measured_saturation
 from orderone.experiments.sentences import positions, sentence_batches
@@ -58,6 +59,15 @@ def test_sentences_are_spread_over_the_text(tmp_path: Path) -> None:
     found = some_sentences(path, count=10)
     assert found == [f"line number {i} here" for i in range(0, 100, 10)]
     assert len(some_sentences(path, count=1000)) == 100
+
+
+def test_a_text_without_a_name_is_not_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("some words in a line\n")
+    with pytest.raises(DataError, match="without a name"):
+        some_sentences("", count=1)
 
 
 def test_a_trained_sentence_encoder_against_random_ones(tmp_path: Path) -> None:

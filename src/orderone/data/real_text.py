@@ -32,6 +32,8 @@ def some_sentences(text: str | Path, *, count: int) -> list[str]:
 
 def _all(text: str | Path) -> list[str]:
     label, path = str(text), Path(text).expanduser()
+    if not label.strip():
+        raise DataError("a text without a name", expected="a corpus, or a path", do="name one")
     if label in NAMES or label.startswith("hf:"):
         return corpus(label).train
     if path.name.startswith("brown") and (path.suffix == ".zip" or path.is_dir()):

@@ -37,7 +37,8 @@ def text_files(path: Path) -> dict[str, Reader]:
         if path.is_dir():
             found = _in_folder(path)
         elif path.is_file():
-            found = _in_zip(path) if zipfile.is_zipfile(path) else {path.name: _file(path)}
+            packed = path.suffix.lower() == ".zip" or zipfile.is_zipfile(path)
+            found = _in_zip(path) if packed else {path.name: _file(path)}
         else:
             what = "something that is no file" if path.exists() else "nothing"
             raise DataError(
@@ -136,8 +137,15 @@ def _in_folder(folder: Path) -> dict[str, Reader]:
 
 def _in_zip(path: Path) -> dict[str, Reader]:
     # Members are read in place and their names only label them: nothing is ever written by name.
-    with zipfile.ZipFile(path) as archive:
-        members = [member for member in archive.infolist() if not member.is_dir()]
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [member for member in archive.infolist() if not member.is_dir()]
+    except zipfile.BadZipFile as error:
+        raise DataError(
+            f"'{path}', a zip that cannot be read ({error})",
+            expected="a whole zip",
+            do="fetch or pack it again",
+        ) from error
     kept = [member for member in members if _is_text(PurePosixPath(member.filename).name)]
     _refuse_huge(sum(member.file_size for member in kept), str(path))
     return {member.filename: _member(path, member) for member in kept}
