@@ -10,7 +10,7 @@ from typing import Any, cast
 from orderone.report.told import Told
 
 _ARGUMENTS = {
-    **dict.fromkeys(("saturation", "heads", "check", "transfer"), "model"),
+    **dict.fromkeys(("plan", "check", "transfer", "homogeneity", "saturation", "heads"), "model"),
     "trajectory": "source",
 }
 """Commands whose settings are their options, and the setting that is their argument."""
