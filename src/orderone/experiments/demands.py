@@ -42,9 +42,9 @@ class Demands(ABC):
     def require_outside(self, model: nn.Module, kind: str) -> None:
         """The same of an outside model; ``kind`` says whose it is."""
 
+    @abstractmethod
     def loss(self, kind: str) -> Loss:
         """Of a model of that kind of source, in nats."""
-        raise NotImplementedError
 
     def another(self, found: str) -> ConfigError:
         """The refusal of a model."""
