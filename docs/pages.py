@@ -27,6 +27,8 @@ INTRODUCTION = """Every figure and table of the two papers is one command:
 `orderone reproduce NAME --scale smoke` takes seconds, `laptop` minutes on two cores, `paper` is the
 exact setting, of which `--dry-run` tells the cost. Below stands what was measured; each line and
 each page is made from the verdict of a kept run."""
+ROOM = 220
+"""Letters of a cell."""
 ANSWER = {True: "held", False: "did not hold", None: "cannot be told at this size"}
 
 
@@ -60,10 +62,11 @@ def table(kept: list[dict[str, Any]], *, linked: str) -> str:
     for each in kept:
         verdict = verdict_of(each)
         claim = f"[{_cell(verdict.claim)}]({linked}{verdict.name}.md)"
-        measured = _cell(verdict.measured)
+        measured = _cell(brief(verdict.measured))
         if verdict.as_coded is not None:
-            measured += f"; *as coded:* {_cell(verdict.as_coded)}"
-        cells = [claim, _cell(verdict.published), measured, ANSWER[verdict.held], _command(verdict)]
+            measured += f"; *as coded:* {_cell(brief(verdict.as_coded))}"
+        published = _cell(brief(verdict.published))
+        cells = [claim, published, measured, ANSWER[verdict.held], _command(verdict)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -127,6 +130,19 @@ def on_config(config: Any) -> Any:
     names = [f"reproductions/{each['name']}.md" for each in results()]
     config["nav"].append({"Reproductions": ["reproductions/index.md", *names]})
     return config
+
+
+def brief(text: str) -> str:
+    """The first clauses, as many as a table has room for; the claim's page has all."""
+    if len(text) <= ROOM:
+        return text
+    depth, ends = 0, list[int]()
+    for place, letter in enumerate(text):
+        depth += (letter in "([") - (letter in ")]")
+        if depth == 0 and text[place : place + 2] in ("; ", ". ", ", "):
+            ends.append(place)
+    fitting = [end for end in ends if end <= ROOM] or ends[:1]
+    return f"{text[: fitting[-1]]} …" if fitting else text
 
 
 def _command(verdict: Verdict) -> str:

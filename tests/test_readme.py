@@ -45,3 +45,11 @@ def test_readme_names_every_command_and_no_other() -> None:
     block = README.read_text(encoding="utf-8").split("## The same on the command line")[1]
     listed = set(re.findall(r"[a-z]+", block.split("\n\n")[1])) - {"orderone"}
     assert listed == known
+
+
+def test_a_cell_ends_between_clauses_outside_of_brackets() -> None:
+    short, inside = "one, two", "(" + "a, " * pages.ROOM + "b)"
+    assert pages.brief(short) == short
+    assert pages.brief(f"{short}; {inside}; three") == f"{short} …"
+    assert pages.brief(f"{inside}, two") == f"{inside} …"
+    assert pages.brief(inside) == inside
