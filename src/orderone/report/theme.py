@@ -27,11 +27,20 @@ def configuration() -> dict[str, Any]:
         # Its descriptions are made of names, as expressions; a page describes a picture itself.
         "aria": False,
         "font": FONT,
-        "axis": {**text, "grid": True, "gridOpacity": 0.4, "labelOverlap": True},
+        # Labels at the ends stay where they belong: moved inwards they would meet their neighbours.
+        "axis": {
+            **text,
+            "grid": True,
+            "gridOpacity": 0.4,
+            "labelOverlap": True,
+            "labelSeparation": 4,
+            "labelFlush": False,
+        },
         "legend": {
             **text,
             "orient": "bottom",
             "columns": 4,
+            "columnPadding": 16,
             "labelLimit": 400,
             "symbolOpacity": 1,
         },
