@@ -35,6 +35,7 @@ def configuration() -> dict[str, Any]:
             "labelOverlap": True,
             "labelSeparation": 4,
             "labelFlush": False,
+            "titlePadding": 8,
         },
         "legend": {
             **text,

@@ -14,7 +14,7 @@ from orderone.report.theme import WIDTH
 Picture = alt.Chart | alt.FacetChart | alt.LayerChart
 Tree = dict[str, Any]
 
-_EACH_LETTER, _EACH_ENTRY, _LEGEND_LETTERS = 7, 36, 60
+_EACH_LETTER, _EACH_ENTRY, _LEGEND_LETTERS = 7, 52, 60
 """Pixels of a letter in a legend, and of an entry besides; letters after which one is cut."""
 _NEAREST = {"type": "point", "nearest": True, "on": "pointerover", "clear": "pointerout"}
 # A plain wheel scrolls the page, as everywhere.
