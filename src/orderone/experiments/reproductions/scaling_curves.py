@@ -1,7 +1,7 @@
 """A random transformer becomes its saturated network quickly as its parameters grow.
 
 Source   [MRGSS21] §5.2, Fig. 4
-Expect   branch and post placement at a cosine of 0.95 or more at c = 10, set before measuring
+Expect   branch and post placement at a cosine of 0.95 or more at c = 10; our bound, not the paper's
 Cost     smoke 10 s on one core; laptop 6 min on 2 cores; paper 2 h on one core
 Differs  against the exact limit, in float64; layers' biases begin as PyTorch draws them, between
          ±1/√fan-in. laptop: the paper's shape, 12 layers and d 768, on 20 sentences of Penn;
