@@ -224,6 +224,15 @@ def check_partial_and_mixed(rank: int, mesh, a: Tensor) -> None:
         dot(mixed["sharded"], a)
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e25])
+def test_tensors_of_a_model_together_are_right_to_float64(scale):
+    """Lengths that no row divides, and squares beyond float32 in one of them."""
+    model = {"a": random((301, 333)), "b": random((70_001,), seed=1)}
+    model["c"] = scale * random((64, 1025), seed=2)
+    exact = sum(float(x.double().square().sum()) for x in model.values())
+    assert float(squared_norm(model)) == pytest.approx(exact, rel=2e-8)
+
+
 def test_sharded_equals_unsharded(tmp_path):
     address = f"file://{tmp_path / 'meet'}"
     mp.start_processes(on_two_ranks, args=(address,), nprocs=2, start_method="fork")
