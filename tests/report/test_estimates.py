@@ -23,3 +23,13 @@ def test_bars_are_drawn_and_spoken_of(errors):
 
 def test_without_errors_nothing_is_said_of_bars():
     assert picture([None, None]) == (["point"], "")
+
+
+@pytest.mark.parametrize(
+    ("names", "angle"),
+    [(["a", "b", "c"], 0), (["neural-tangent", "hybrid", "maximal-update", "standard"], -40)],
+)
+def test_names_that_a_phone_has_no_room_for_are_turned(names, angle):
+    frame = pl.DataFrame({"name": names, "y": [1.0] * len(names), "se": [0.1] * len(names)})
+    drawn = estimates(frame, x=("name", "x"), y=("y", "y"), error="se", title="t").to_dict()
+    assert drawn["layer"][0]["encoding"]["x"]["axis"]["labelAngle"] == angle

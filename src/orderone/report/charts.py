@@ -13,7 +13,7 @@ import polars as pl
 from orderone.core.errors import ConfigError
 from orderone.core.files import write_atomically
 from orderone.report.columns import Columns
-from orderone.report.theme import GREY, HEIGHT, PALETTE, WIDTH, configuration
+from orderone.report.theme import GREY, HEIGHT, NARROW, PALETTE, WIDTH, configuration
 from orderone.report.vega import Picture as Picture
 from orderone.report.vega import specification, svg_of
 
@@ -82,9 +82,7 @@ def estimates(
     if frame.schema[x[0]].is_numeric():
         along = alt.X(columns[x[0]], type="quantitative", title=x[1], scale=_scale(log_x))
     else:
-        axis = alt.Axis(
-            labelAngle=name_angle(frame[x[0]], WIDTH), labelLimit=220, labelOverlap=False
-        )
+        axis = alt.Axis(labelAngle=name_angle(frame[x[0]]), labelLimit=220, labelOverlap=False)
         along = alt.X(columns[x[0]], type="ordinal", title=x[1], sort=None, axis=axis)
     up = alt.Y(type="quantitative", title=y[1], scale=_scale(log_y))
     drawn = alt.Chart(columns.frame).encode(x=along)
@@ -259,11 +257,11 @@ def _reference(drawn: alt.Chart, up: alt.Y, what: float | str) -> alt.Chart:
     return ruled.encode(y=up.field("level"))
 
 
-def name_angle(names: pl.Series, width: int) -> int:
-    """Degrees that text under an axis is turned by: none where all of it fits side by side."""
+def name_angle(names: pl.Series) -> int:
+    """Degrees that text under an axis is turned by: none where a phone has all of it in a row."""
     texts = [str(name) for name in names.unique().to_list()]
     letters = max(map(len, texts), default=0)
-    return 0 if 8 * len(texts) * (letters + 1) <= width else -40
+    return 0 if 8 * len(texts) * (letters + 1) <= NARROW else -40
 
 
 def _colour(column: str, label: str) -> alt.Color:

@@ -29,7 +29,7 @@ def across(
         scale = alt.Scale(type="log") if log_x else alt.Scale(zero=False)
         along = alt.X(columns[x[0]], type="quantitative", title=x[1], scale=scale)
     else:
-        axis = alt.Axis(labelAngle=name_angle(frame[x[0]], WIDTH), labelLimit=220)
+        axis = alt.Axis(labelAngle=name_angle(frame[x[0]]), labelLimit=220)
         along = alt.X(columns[x[0]], type="ordinal", title=x[1], sort=None, axis=axis)
     scale = alt.Scale(type="log") if log_y else alt.Scale(zero=False)
     order = frame["series"].unique(maintain_order=True).to_list()

@@ -16,6 +16,9 @@ FONT = "Helvetica, Arial, sans-serif"
 WIDTH, HEIGHT = 560, 300
 """Of one panel's axes in pixels; on a page a panel of this width becomes as wide as the page."""
 
+NARROW = 280
+"""What a telephone leaves of it."""
+
 _INK, _LINES, _GRID = "#000", "#888", "#ddd"  # what Vega draws text, axes and grid with
 
 

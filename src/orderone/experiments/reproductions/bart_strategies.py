@@ -285,7 +285,7 @@ def _by_rate(tried: Tried, grid: Grid, setting: str) -> Picture:
     schema = {"lr": pl.Float64, "strategy": pl.String, "loss": pl.Float64, "error": pl.Float64}
     return estimates(
         pl.DataFrame(rows, schema=schema, orient="row"),
-        x=("lr", "standard learning rate; neural tangent's is n^(3/2) times it"),
+        x=("lr", "standard learning rate"),
         y=("loss", "validation loss (nats a token)"),
         error="error",
         colour=("strategy", "strategy"),

@@ -193,7 +193,7 @@ def _picture(result: Result) -> Section:
         text=EXPLAINED,
         chart=estimates(
             pl.DataFrame(rows, schema_overrides={"cosine": pl.Float64, "error": pl.Float64}),
-            x=("layer", "layer, in the order computed; 0 is the embeddings"),
+            x=("layer", "layer; 0 is the embeddings"),
             y=("cosine", "cosine to the saturated network"),
             error="error",
             colour=("network", "network"),
