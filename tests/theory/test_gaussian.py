@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -135,6 +136,29 @@ def test_a_diagonal_of_any_size_is_at_the_edge(name):
         near = both(name, a, a, a * (1 - 1e-13))
         assert value == pytest.approx(near[0], abs=1e-10)
         assert slope == pytest.approx(near[1], abs=1e-6)
+
+
+@pytest.mark.parametrize("rho", [1.0, 1 - 1e-12, 1 - 1e-6, 0.5, -0.999, -1 + 1e-12, -1.0])
+@pytest.mark.parametrize("a", [1e-30, 1.0, 1e8, 1e16])
+@pytest.mark.parametrize("name", ["erf", "gelu"])
+def test_closed_forms_keep_their_digits_at_any_variance(name, a, rho):
+    """Against the formulas in 80 digits: near ρ = ±1 neither (1+a)² − c² nor arcsin has them."""
+    c = rho * a
+    with mpmath.workdps(80):
+        x, y = mpmath.mpf(a), mpmath.mpf(c)
+        if name == "erf":
+            square = (1 + 2 * x) ** 2
+            value = 2 / mpmath.pi * mpmath.asin(2 * y / mpmath.sqrt(square))
+            slope = 4 / mpmath.pi / mpmath.sqrt(square - 4 * y**2)
+        else:
+            delta = (1 + x) ** 2 - y**2
+            density = 1 / (2 * mpmath.pi * mpmath.sqrt(delta))
+            cdf = mpmath.mpf(1) / 4 + mpmath.asin(y / (1 + x)) / (2 * mpmath.pi)
+            value = y * cdf + (x**2 + y**2 * (2 / (1 + x) - 1)) * density
+            slope = cdf + y * (2 / (1 + x) + 1 / delta) * density
+    found, size = both(name, a, a, c), min(a, 1.0) if name == "erf" else a
+    assert found[0] == pytest.approx(float(value), rel=1e-10, abs=1e-11 * size)
+    assert found[1] == pytest.approx(float(slope), rel=1e-10)
 
 
 @pytest.mark.parametrize("name", SIGMA)

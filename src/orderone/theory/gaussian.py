@@ -72,10 +72,16 @@ def correlation(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     gap = (top - c.abs()).clamp_min(0.0)
     gap = torch.where(gap <= ULPS * torch.finfo(top.dtype).eps * top, 0.0, gap)
     some = top > 0
-    safe = torch.where(some, top, 1.0)
-    rho = torch.where(some, c.sign() * (top - gap) / safe, 0.0)
-    s = torch.where(some, (gap * (2 * top - gap)).sqrt() / safe, 1.0)
+    short = gap / torch.where(some, top, 1.0)
+    rho = torch.where(some, c.sign() * (1 - short), 0.0)
+    s = torch.where(some, (short * (2 - short)).sqrt(), 1.0)
     return rho, s
+
+
+def determinant(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """ab − c² without its cancellation."""
+    _, s = correlation(a, b, c)
+    return a * b * s.square()
 
 
 def _linear(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,18 +98,19 @@ def _relu(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _erf(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    product = (1 + 2 * a) * (1 + 2 * b)
-    values = 2 / math.pi * torch.asin(2 * c / product.sqrt())
-    return values, 4 / math.pi * (product - 4 * c * c).rsqrt()
+    root = (1 + 2 * (a + b) + 4 * determinant(a, b, c)).sqrt()
+    # arcsin by its tangent, which keeps its digits near ρ = ±1.
+    return 2 / math.pi * torch.atan2(2 * c, root), 4 / math.pi / root
 
 
 def _gelu(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    product = (1 + a) * (1 + b)
-    delta = product - c * c
+    free = determinant(a, b, c)
+    delta = 1 + a + b + free
     phi_phi = delta.rsqrt() / (2 * math.pi)
-    Phi_Phi = 0.25 + torch.asin(c / product.sqrt()) / (2 * math.pi)
+    # ¼ + arcsin / 2π, which is small where c is near −√(ab), as one angle.
+    Phi_Phi = torch.atan2(delta.sqrt(), -c) / (2 * math.pi)
     shrink = 1 / (1 + a) + 1 / (1 + b)
-    values = c * Phi_Phi + (a * b + c * c * (shrink - 1)) * phi_phi
+    values = c * Phi_Phi + (free + c * c * shrink) * phi_phi
     return values, Phi_Phi + c * (shrink + 1 / delta) * phi_phi
 
 
