@@ -1,7 +1,6 @@
 """Which checkpoints a folder, a list or a repository holds, and in which order."""
 
 import json
-import shutil
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ from orderone.trajectory.findings import UnreadableError
 from orderone.trajectory.series import trajectory
 from orderone.trajectory.sources import open_series
 from orderone.trajectory.steps import steps_of
+from tests.trajectory.repositories import Repository, commit_of
 from tests.trajectory.series_files import (
     assert_holds,
     weights,
@@ -182,47 +182,27 @@ def test_shards_of_our_own_training(tmp_path):
         assert_holds(checkpoint, written)
 
 
-class Repository:
-    """A repository whose revisions are folders."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.fetched = []
-
-    def revisions(self, repository):
-        assert repository == "someone/model"
-        return ["main", *sorted(path.name for path in self.folder.iterdir())]
-
-    def files(self, repository, revision):
-        return [path.name for path in (self.folder / revision).iterdir()]
-
-    def fetch(self, repository, revision, name, into):
-        self.fetched.append((revision, name))
-        place = self.folder / revision / name
-        if into is None:
-            return place
-        shutil.copy(place, into / name)
-        return into / name
-
-
 @pytest.mark.parametrize("keep", [True, False])
 def test_revisions_of_a_repository_one_at_a_time(tmp_path, monkeypatch, keep):
-    temporary = tmp_path / "temporary"
+    temporary, cache = tmp_path / "temporary", tmp_path / "cache"
     temporary.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     written = write_series(tmp_path / "hub")
     for step in written:
         write_torch(tmp_path / "hub" / f"step{step}" / "pytorch_model.bin", weights())
-    remote = Repository(tmp_path / "hub")
+    remote = Repository(tmp_path / "hub", cache=cache)
     series = open_series("hf:someone/model", remote=remote, keep=keep)
     assert [c.step for c in series.checkpoints] == [10, 20, 100]
-    assert remote.fetched == []  # nothing is downloaded before it is read
+    assert remote.fetched == remote.reads == []  # nothing is downloaded before it is read
     for checkpoint in series.checkpoints:
+        assert checkpoint.stamp == commit_of(checkpoint.name)
         assert_holds(checkpoint, written[checkpoint.step])
-        assert len(list(temporary.iterdir())) == (0 if keep else 1)
         checkpoint.close()
         assert list(temporary.iterdir()) == []
-    assert remote.fetched == [(f"step{step}", "model.safetensors") for step in (10, 20, 100)]
+    used = [(f"step{step}", "model.safetensors") for step in (10, 20, 100)]
+    assert remote.fetched == (used if keep else [])
+    assert [(revision, name) for revision, name, _, _ in remote.reads] == ([] if keep else used)
+    assert cache.exists() == keep
 
 
 def test_what_was_matched_in_revisions_is_said(tmp_path, monkeypatch):

@@ -55,6 +55,10 @@ class Checkpoint(Protocol):
         """Elements start..stop of the flat tensor in its stored dtype, without a copy if it can."""
         ...
 
+    def expect(self, name: str, start: int, stop: int) -> None:
+        """These elements are read next: what is far away may be fetched meanwhile."""
+        ...
+
     def release(self, name: str, start: int, stop: int) -> None:
         """These elements are not needed again: their pages leave this process's memory."""
         ...

@@ -6,21 +6,19 @@ chunk is a ``torch.save`` of its own inside a file, of which we see the bytes in
 """
 
 from collections.abc import Mapping
-from functools import cached_property
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from jaxtyping import Shaped
-from torch import Tensor
 
+from orderone.trajectory.byte_files import ByteFile, Files, Stretch
 from orderone.trajectory.checkpoint import TensorInfo
 from orderone.trajectory.findings import UnreadableError
-from orderone.trajectory.mapped import MappedFile, OpenMaps
 from orderone.trajectory.pickled import PickledTensor, unpickled
 from orderone.trajectory.safetensors_files import listed, naturals
 from orderone.trajectory.state_dicts import is_state_name
-from orderone.trajectory.stored import Piece, Pieced, Stored, Weights
+from orderone.trajectory.stored import Late, Piece, Pieced, Stored, Weights
 from orderone.trajectory.torch_files import in_file, saved_object
 
 
@@ -62,10 +60,10 @@ _RECORDS: Mapping[str, Any] = {
 }
 
 
-def distributed(path: Path, maps: OpenMaps) -> Weights:
+def distributed(path: Path, files: Files) -> Weights:
     """The weights of the checkpoint whose ``.metadata`` file is ``path``."""
-    file = MappedFile(path, maps)
-    metadata, _ = unpickled(path, file.bytes_at(0, file.size), names=_RECORDS)
+    file = files.file(path)
+    metadata, _ = unpickled(path, Stretch(file, 0, file.size), names=_RECORDS)
     file.close()
     if not isinstance(metadata, _Fields):
         raise UnreadableError("unreadable", f"'{path.name}' is no DCP metadata")
@@ -73,12 +71,12 @@ def distributed(path: Path, maps: OpenMaps) -> Weights:
     if not _is_dict(entries) or not _is_dict(storage):
         raise UnreadableError("unreadable", f"'{path.name}' lacks its tables")
     chunks = _chunk_places(path, cast("dict[object, object]", storage))
-    files = _files(path, chunks, maps)
+    held = _files(path, chunks, files)
     tensors: dict[str, Stored] = {}
     for name, entry in cast("dict[object, object]", entries).items():
         is_tensor = isinstance(entry, _Fields) and entry.field("chunks") is not None
         if isinstance(name, str) and is_tensor and not is_state_name(name):
-            tensors[name] = _tensor(path, name, cast("_Fields", entry), chunks, files)
+            tensors[name] = _tensor(path, name, cast("_Fields", entry), chunks, held)
     return Weights(tensors=tensors)
 
 
@@ -107,13 +105,13 @@ def _chunk_places(
 
 
 def _files(
-    path: Path, chunks: Mapping[tuple[str, tuple[int, ...]], Place], maps: OpenMaps
-) -> dict[str, MappedFile]:
+    path: Path, chunks: Mapping[tuple[str, tuple[int, ...]], Place], files: Files
+) -> dict[str, ByteFile]:
     names = sorted({file for (name, _), (file, _, _) in chunks.items() if not is_state_name(name)})
-    missing = [name for name in names if not (path.parent / name).is_file()]
+    missing = [name for name in names if not files.has(path.parent / name)]
     if missing:
         raise UnreadableError("missing-shard", f"'{path.name}' names {listed(missing)}: not there")
-    return {name: MappedFile(path.parent / name, maps) for name in names}
+    return {name: files.file(path.parent / name) for name in names}
 
 
 def _tensor(
@@ -121,7 +119,7 @@ def _tensor(
     name: str,
     entry: _Fields,
     places: Mapping[tuple[str, tuple[int, ...]], Place],
-    files: Mapping[str, MappedFile],
+    files: Mapping[str, ByteFile],
 ) -> Stored:
     properties, shape = entry.field("properties"), naturals(entry.field("size"))
     state = properties.state if isinstance(properties, _Fields) else None
@@ -141,7 +139,7 @@ def _tensor(
         if not _inside(shape, offsets, sizes):
             raise UnreadableError("shape", f"'{path.name}': a chunk of '{name}' lies outside it")
         info = TensorInfo(shape=sizes, dtype=dtype)
-        pieces.append(Piece(offsets=offsets, stored=SavedChunk(info, files[place[0]], *place[1:])))
+        pieces.append(Piece(offsets=offsets, stored=_chunk(info, files[place[0]], *place[1:])))
     info = TensorInfo(shape=shape, dtype=dtype)
     if sum(piece.stored.info.numel for piece in pieces) != info.numel:
         raise UnreadableError("shape", f"'{path.name}': chunks of '{name}' do not make it up")
@@ -153,33 +151,17 @@ def _inside(shape: tuple[int, ...], offsets: tuple[int, ...], sizes: tuple[int, 
     return same and all(o + s <= n for n, o, s in zip(shape, offsets, sizes, strict=True))
 
 
-class SavedChunk:
+def _chunk(info: TensorInfo, file: ByteFile, offset: int, length: int) -> Late:
     """A chunk whose own little header is read when it is first needed."""
+    file.check(offset, offset + length)
+    return Late(info, file, partial(_saved_chunk, info, file, offset, length), place=offset)
 
-    def __init__(self, info: TensorInfo, file: MappedFile, offset: int, length: int) -> None:
-        self.info = info
-        self._file, self._offset, self._length = file, offset, length
-        file.bytes_at(offset, offset + length)  # inside the file, or truncated
 
-    @property
-    def place(self) -> object:
-        return (self._file.path, self._offset)
-
-    @cached_property
-    def _stored(self) -> Stored:
-        saved = saved_object(self._file, self._offset, self._offset + self._length)
-        if not isinstance(saved.value, PickledTensor) or saved.value.info != self.info:
-            raise UnreadableError("shape", f"'{self._file.path.name}' has another chunk than told")
-        return in_file(self._file, saved.value, saved.places)
-
-    def read(self, start: int, stop: int) -> Shaped[Tensor, " n"]:
-        return self._stored.read(start, stop)
-
-    def release(self, start: int, stop: int) -> None:
-        self._stored.release(start, stop)
-
-    def close(self) -> None:
-        self._file.close()
+def _saved_chunk(info: TensorInfo, file: ByteFile, offset: int, length: int) -> Stored:
+    saved = saved_object(file, offset, offset + length)
+    if not isinstance(saved.value, PickledTensor) or saved.value.info != info:
+        raise UnreadableError("shape", f"'{file.path.name}' has another chunk than told")
+    return in_file(file, saved.value, saved.places)
 
 
 def _is_dict(value: object) -> bool:

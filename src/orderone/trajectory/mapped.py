@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Shaped, UInt8
 from torch import Tensor
 
+from orderone.trajectory.byte_files import ByteFile
 from orderone.trajectory.findings import UnreadableError
 
 _PAGE = mmap.PAGESIZE
@@ -26,6 +27,12 @@ class OpenMaps:
     def __init__(self, most: int = _MAPS) -> None:
         self.most = most
         self._open: OrderedDict[Path, tuple[mmap.mmap, Tensor]] = OrderedDict()
+
+    def file(self, path: Path) -> "MappedFile":
+        return MappedFile(path, self)
+
+    def has(self, path: Path) -> bool:
+        return path.is_file()
 
     def get(self, path: Path, size: int) -> tuple[mmap.mmap, Tensor]:
         """The map of ``path`` and its bytes; refuses a file that changed its size meanwhile."""
@@ -42,7 +49,7 @@ class OpenMaps:
         self._open.pop(path, None)
 
 
-class MappedFile:
+class MappedFile(ByteFile):
     """One file's bytes as tensors."""
 
     def __init__(self, path: Path, maps: OpenMaps) -> None:
@@ -59,7 +66,7 @@ class MappedFile:
     ) -> Shaped[Tensor, " n"]:
         """Elements start..stop of an array of ``dtype`` that begins at byte ``offset``."""
         first, last = offset + start * dtype.itemsize, offset + stop * dtype.itemsize
-        self._check(first, last)
+        self.check(first, last)
         if first == last:
             return torch.empty(0, dtype=dtype)
         piece = self._maps.get(self.path, self.size)[1][first:last]
@@ -68,7 +75,7 @@ class MappedFile:
 
     def bytes_at(self, first: int, last: int) -> memoryview:
         """Bytes first..last, as a view of the file."""
-        self._check(first, last)
+        self.check(first, last)
         if first == last:
             return memoryview(b"")
         return memoryview(self._maps.get(self.path, self.size)[0])[first:last]
@@ -81,15 +88,6 @@ class MappedFile:
 
     def close(self) -> None:
         self._maps.drop(self.path)
-
-    def _check(self, first: int, last: int) -> None:
-        if not 0 <= first <= last:
-            raise UnreadableError("unreadable", f"'{self.path.name}' has offsets {first}..{last}")
-        if last > self.size:
-            raise UnreadableError(
-                "truncated",
-                f"'{self.path.name}' has {self.size} bytes, its header promises {last}",
-            )
 
 
 def unreadable(path: Path, error: Exception) -> UnreadableError:

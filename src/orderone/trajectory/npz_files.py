@@ -13,13 +13,13 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
+from orderone.trajectory.byte_files import ByteFile, Files
 from orderone.trajectory.checkpoint import TensorInfo
 from orderone.trajectory.findings import UnreadableError
-from orderone.trajectory.mapped import MappedFile, OpenMaps
 from orderone.trajectory.safetensors_files import naturals
 from orderone.trajectory.state_dicts import is_state_name
 from orderone.trajectory.stored import Stored, Weights, contiguous, strided
-from orderone.trajectory.torch_files import members
+from orderone.trajectory.torch_files import members, span
 
 _DTYPES: Mapping[str, torch.dtype] = {
     "<f8": torch.float64,
@@ -40,14 +40,15 @@ _HEADER = 1 << 16
 _EXPANSION = 1032  # deflate cannot make more of a byte
 
 
-def npz(path: Path, maps: OpenMaps) -> Weights:
+def npz(path: Path, files: Files) -> Weights:
     """The arrays of one file."""
-    file = MappedFile(path, maps)
+    file = files.file(path)
     tensors: dict[str, Stored] = {}
-    for member, (first, last, plain) in members(file, 0, file.size).items():
-        name = member.removesuffix(".npy")
-        if name == member or is_state_name(name):
+    for member in members(file, 0, file.size).values():
+        name, plain = member.name.removesuffix(".npy"), member.plain
+        if name == member.name or is_state_name(name):
             continue
+        first, last = span(file, member)
         stream = file.bytes_at(first, min(last, first + _HEADER))
         head = bytes(stream) if plain else _Deflated(file, first, last).take(_HEADER)
         info, data, strides = _header(path, name, head)
@@ -88,7 +89,7 @@ def _header(path: Path, name: str, head: bytes) -> tuple[TensorInfo, int, tuple[
 class _Deflated:
     """A deflated member as a stream that can only go on."""
 
-    def __init__(self, file: MappedFile, first: int, last: int) -> None:
+    def __init__(self, file: ByteFile, first: int, last: int) -> None:
         self._file, self._at, self._last = file, first, last
         self._machine = zlib.decompressobj(-15)
         self._rest = b""
@@ -125,7 +126,7 @@ class Compressed:
     def __init__(
         self,
         info: TensorInfo,
-        file: MappedFile,
+        file: ByteFile,
         span: tuple[int, int],
         data: int,
         strides: tuple[int, ...],
@@ -159,6 +160,9 @@ class Compressed:
         if not content:
             return torch.empty(0, dtype=self.info.dtype)
         return torch.frombuffer(content, dtype=self.info.dtype)
+
+    def expect(self, start: int, stop: int) -> None:
+        """Nothing: it is read as a stream."""
 
     def release(self, start: int, stop: int) -> None:
         """Nothing is kept."""

@@ -42,6 +42,7 @@ _LARGEST_CHUNK = 1 << 21  # elements: more would not make reading faster
 _SMALLEST_CHUNK = 1 << 14
 _SAMPLED_TENSORS = 64
 _SAMPLED = 4096
+_SAMPLED_AT_ONCE = 16  # checkpoints
 _SECONDS_BETWEEN_SAVES = 20.0
 _VAST = 1e140  # weights above it leave float64 when a few billion of their squares are added
 
@@ -134,6 +135,9 @@ class Pass:
     # One piece -----------------------------------------------------------------------------------
 
     def _add(self, piece: Piece, sums: Sums) -> None:
+        for i, checkpoint in enumerate(self.checkpoints):
+            if i not in sums.bad:  # all at once, where they come from far away
+                checkpoint.expect(piece.name, piece.start, piece.stop)
         chunks = [self._read(i, piece, sums) for i in range(len(self.checkpoints))]
         part = self._sum(chunks, sums)
         if not np.isfinite(part).all():
@@ -224,18 +228,13 @@ class Pass:
         """Tilts, and whether float32 holds rounded weights, from the beginnings of some tensors."""
         names = [name for name, info in self.infos.items() if info.numel]
         some = names[:: max(1, -(-len(names) // _SAMPLED_TENSORS))]
+        lengths = {name: min(_SAMPLED, self.infos[name].numel) for name in some}
         rows: list[Float] = []
         coarse: list[bool] = []
-        length = sum(min(_SAMPLED, self.infos[name].numel) for name in some)
-        for checkpoint in self.checkpoints:
-            try:
-                heads = [
-                    checkpoint.read(name, 0, min(_SAMPLED, self.infos[name].numel)) for name in some
-                ]
-            except UnreadableError:  # found again, and told, when its turn comes
-                heads = [torch.zeros(length)]
-            rows.append(torch.cat([head.double() for head in heads]).numpy())
-            coarse.append(is_coarse(heads))
+        for first in range(0, len(self.checkpoints), _SAMPLED_AT_ONCE):
+            for heads in _heads(self.checkpoints[first : first + _SAMPLED_AT_ONCE], lengths):
+                rows.append(torch.cat([head.double() for head in heads]).numpy())
+                coarse.append(is_coarse(heads))
         tilts = np.zeros(len(rows)) if self.pairing == "all" else tilts_of(np.stack(rows))
         return np.where(np.isfinite(tilts), tilts, 0.0), coarse
 
@@ -265,6 +264,21 @@ class Pass:
         if self.state is None or not self.state.exists():
             return None
         return load(self.state, self._fingerprint)
+
+
+def _heads(checkpoints: Sequence[Checkpoint], lengths: Mapping[str, int]) -> list[list[Tensor]]:
+    """The first elements of tensors, of each checkpoint; zeros where they cannot be read."""
+    found: list[list[Tensor]] = [[] for _ in checkpoints]
+    for name, length in lengths.items():
+        good = [i for i, heads in enumerate(found) if len(heads) < len(lengths)]
+        for i in good:  # all at once, where they come from far away
+            checkpoints[i].expect(name, 0, length)
+        for i in good:
+            try:
+                found[i].append(checkpoints[i].read(name, 0, length).clone())
+            except UnreadableError:  # found again, and told, when its turn comes
+                found[i] = [torch.zeros(n) for n in lengths.values()]
+    return found
 
 
 # The state on disk: plain arrays, read without pickle --------------------------------------------

@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from jaxtyping import Shaped
 from torch import Tensor
 
 from orderone.trajectory.checkpoint import Checkpoint, TensorInfo
-from orderone.trajectory.hub import Revision, remove
+from orderone.trajectory.hub import Revision
 from orderone.trajectory.mapped import OpenMaps
 from orderone.trajectory.matching import Cleaned, cleaned, common_notes, matched, reference
+from orderone.trajectory.ranged import Windows
 from orderone.trajectory.stored import Stored
 
 
@@ -32,6 +32,9 @@ class FileCheckpoint:
             raise IndexError(f"elements {start}..{stop} of {stored.info.numel}")
         return stored.read(start, stop)
 
+    def expect(self, name: str, start: int, stop: int) -> None:
+        self.stored[name].expect(start, stop)
+
     def release(self, name: str, start: int, stop: int) -> None:
         self.stored[name].release(start, stop)
 
@@ -49,18 +52,22 @@ class Wanted:
 
 @dataclass(kw_only=True)
 class LazyCheckpoint:
-    """A revision that is downloaded when first asked, and forgotten when closed."""
+    """A revision that is looked at when first asked, and forgotten when closed."""
 
     step: int
     name: str
     source: Revision
     wanted: Wanted
     maps: OpenMaps
-    stamp: str = ""
+    windows: Windows
     notes: tuple[str, ...] = ()  # what was matched, known once it was opened
     have: Cleaned | None = None  # likewise
+    content: object = None  # likewise: equal for revisions of the same files; None says nothing
     _opened: FileCheckpoint | None = field(default=None, init=False)
-    _folder: Path | None = field(default=None, init=False)
+
+    @property
+    def stamp(self) -> str:
+        return self.source.commit
 
     def tensors(self) -> Mapping[str, TensorInfo]:
         return self._open().tensors()
@@ -68,28 +75,33 @@ class LazyCheckpoint:
     def read(self, name: str, start: int, stop: int) -> Shaped[Tensor, " n"]:
         return self._open().read(name, start, stop)
 
+    def expect(self, name: str, start: int, stop: int) -> None:
+        self._open().expect(name, start, stop)
+
     def release(self, name: str, start: int, stop: int) -> None:
         self._open().release(name, start, stop)
 
     def close(self) -> None:
         if self._opened is not None:
             self._opened.close()
-        remove(self._folder)
-        self._opened, self._folder = None, None
+        self._opened = None
 
     def _open(self) -> FileCheckpoint:
         if self._opened is None:
-            weights, self._folder = self.source.open(self.maps)
-            try:
-                have = cleaned(weights.tensors)
-                shapes = self.wanted.shapes or reference([have])
-                tensors, notes = matched(have, shapes)
-            except Exception:
-                self.close()
-                raise
+            weights, self.content = self.source.open(self.maps, self.windows)
+            have = cleaned(weights.tensors)
+            shapes = self.wanted.shapes or reference([have])
+            tensors, notes = matched(have, shapes)
             self.wanted.shapes, self.notes, self.have = shapes, tuple(notes), have
             self._opened = FileCheckpoint(step=self.step, name=self.name, stored=tensors)
         return self._opened
+
+
+def same_files(a: Checkpoint, b: Checkpoint) -> bool:
+    """Whether both are revisions that serve the very same files, so that nothing need be read."""
+    if not isinstance(a, LazyCheckpoint) or not isinstance(b, LazyCheckpoint):
+        return False
+    return a.content is not None and a.content == b.content
 
 
 def late_notes(checkpoints: Sequence[Checkpoint]) -> list[str]:

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import torch
 
+from orderone.trajectory.byte_files import Stretch
 from orderone.trajectory.checkpoint import TensorInfo
 from orderone.trajectory.findings import UnreadableError
 from orderone.trajectory.safetensors_files import naturals
@@ -79,7 +80,7 @@ class _Inert:
 
 def unpickled(
     path: Path,
-    content: memoryview,
+    content: Stretch,
     *,
     names: Mapping[str, Any] | None = None,
     at: int = 0,
@@ -90,7 +91,7 @@ def unpickled(
     ``names`` are further names it may use; ``storages`` collects the storages it refers to.
     """
     try:
-        pickled = _one_pickle(content[at:])
+        pickled = _one_pickle(content, at)
         machine = _Unpickler(BytesIO(pickled), names or {}, storages)
         return machine.load(), at + len(pickled)
     except UnreadableError:
@@ -104,14 +105,14 @@ def unpickled(
         ) from error
 
 
-def _one_pickle(content: memoryview) -> bytes:
-    """The first pickle in ``content``; in the old container gigabytes may follow it."""
+def _one_pickle(content: Stretch, at: int) -> bytes:
+    """The pickle at byte ``at``; in the old container gigabytes may follow it."""
     for most in (_USUAL, _LONGEST):
-        stream = BytesIO(content[:most])
+        stream = BytesIO(content[at : at + most])
         try:
             _check_opcodes(stream)
         except ValueError:  # it does not end here
-            if most < len(content) and most < _LONGEST:
+            if most < len(content) - at and most < _LONGEST:
                 continue
             raise
         return stream.getvalue()[: stream.tell()]

@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 
+from orderone.trajectory.byte_files import Files
 from orderone.trajectory.checkpoint import TensorInfo
 from orderone.trajectory.findings import UnreadableError
-from orderone.trajectory.mapped import OpenMaps
 from orderone.trajectory.safetensors_files import safetensors
 from orderone.trajectory.stored import Piece, Pieced, Stored, Weights
 
 
-def ranked(paths: Sequence[Path], maps: OpenMaps) -> Weights:
+def ranked(paths: Sequence[Path], files: Files) -> Weights:
     """Tensors put together from every rank's file; their shapes are what the parts make up."""
     parts: dict[str, dict[tuple[int, ...], Piece]] = {}
     for path in paths:
-        weights = safetensors(path, maps)
+        weights = safetensors(path, files)
         for name, stored in weights.tensors.items():
             offsets = weights.offsets.get(name, (0,) * len(stored.info.shape))
             if len(offsets) != len(stored.info.shape):

@@ -14,9 +14,9 @@ from typing import Any, cast
 
 import torch
 
+from orderone.trajectory.byte_files import ByteFile, Files
 from orderone.trajectory.checkpoint import TensorInfo
 from orderone.trajectory.findings import UnreadableError
-from orderone.trajectory.mapped import MappedFile, OpenMaps, unreadable
 from orderone.trajectory.stored import Dense, Stored, Weights
 
 DTYPES: Mapping[str, torch.dtype] = {
@@ -45,9 +45,9 @@ _LONGEST_INDEX = 64 << 20
 _STEPS = ("step", "global_step", "iteration")
 
 
-def safetensors(path: Path, maps: OpenMaps) -> Weights:
+def safetensors(path: Path, files: Files) -> Weights:
     """The tensors of one file."""
-    file = MappedFile(path, maps)
+    file = files.file(path)
     header, data = _header(file)
     said = header.pop("__metadata__", {})
     tensors: dict[str, Stored] = {}
@@ -60,15 +60,14 @@ def safetensors(path: Path, maps: OpenMaps) -> Weights:
     return Weights(tensors=tensors, step=_step(said), offsets=_offsets(path, said))
 
 
-def sharded(path: Path, maps: OpenMaps, *, reader: Any = safetensors) -> Weights:
+def sharded(path: Path, files: Files, *, reader: Any = safetensors) -> Weights:
     """The tensors that the index at ``path`` names, out of its shards."""
-    places = index(path)
-    missing = sorted({shard for shard in places.values() if not (path.parent / shard).is_file()})
+    places = index(path, files)
+    named = sorted(set(places.values()))
+    missing = [shard for shard in named if not files.has(path.parent / shard)]
     if missing:
         raise UnreadableError("missing-shard", f"'{path.name}' names {listed(missing)}: not there")
-    shards: dict[str, Weights] = {
-        shard: reader(path.parent / shard, maps) for shard in sorted(set(places.values()))
-    }
+    shards: dict[str, Weights] = {shard: reader(path.parent / shard, files) for shard in named}
     tensors: dict[str, Stored] = {}
     for name, shard in places.items():
         if name not in shards[shard].tensors:
@@ -77,14 +76,13 @@ def sharded(path: Path, maps: OpenMaps, *, reader: Any = safetensors) -> Weights
     return Weights(tensors=tensors)
 
 
-def index(path: Path) -> dict[str, str]:
+def index(path: Path, files: Files) -> dict[str, str]:
     """The index's map from tensor to shard; shards are files beside it, nowhere else."""
-    try:
-        if path.stat().st_size > _LONGEST_INDEX:
-            raise UnreadableError("unreadable", f"'{path.name}' is over {_LONGEST_INDEX} bytes")
-        content = path.read_bytes()
-    except (OSError, ValueError) as error:
-        raise unreadable(path, error) from error
+    file = files.file(path)
+    if file.size > _LONGEST_INDEX:
+        raise UnreadableError("unreadable", f"'{path.name}' is over {_LONGEST_INDEX} bytes")
+    content = bytes(file.bytes_at(0, file.size))
+    file.close()
     places: object = parsed(path, content).get("weight_map")
     if not isinstance(places, dict) or not places:
         raise UnreadableError("unreadable", f"'{path.name}' has no object 'weight_map'")
@@ -112,7 +110,7 @@ def listed(names: list[str], most: int = 3) -> str:
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
-def _header(file: MappedFile) -> tuple[dict[str, Any], int]:
+def _header(file: ByteFile) -> tuple[dict[str, Any], int]:
     path = file.path
     if file.size < 8:
         raise UnreadableError("truncated", f"'{path.name}' has {file.size} bytes, not even 8")

@@ -179,7 +179,7 @@ def trajectory(
     if pairs not in ("all", "consecutive"):
         raise ConfigError(f"pairs '{pairs}'", expected="all or consecutive", do="choose one")
     allowed = memory_bytes(memory)
-    series = open_series(source, order=order, keep=keep)
+    series = open_series(source, order=order, keep=keep, memory=allowed)
     opened, unread = _readable(series.checkpoints)
     findings, notes = [*series.findings, *unread], [*series.notes, *late_notes(opened)]
     if not opened:

@@ -20,6 +20,7 @@ from orderone.trajectory.matching import (
     tied_elsewhere,
 )
 from orderone.trajectory.opened import FileCheckpoint, LazyCheckpoint, Wanted
+from orderone.trajectory.ranged import Windows
 from orderone.trajectory.safetensors_files import listed
 from orderone.trajectory.steps import steps_of
 from orderone.trajectory.stored import Weights
@@ -57,19 +58,22 @@ def open_series(
     *,
     order: str | Sequence[str] | None = None,
     keep: bool = True,
+    memory: int = 512 << 20,
     remote: Remote | None = None,
 ) -> Series:
     """The checkpoints of ``source`` by step, and what is wrong with their files.
 
-    ``source`` is a folder, a list of folders and files, or OWNER/NAME (hf:OWNER/NAME) on the Hub,
-    whose downloads stay in its cache or, without ``keep``, are removed by ``close``. ``order`` is a
-    regular expression whose first group is the step, or the checkpoints' names in their order.
+    ``source`` is a folder, a list of folders and files, or OWNER/NAME (hf:OWNER/NAME) on the Hub.
+    Its revisions are downloaded into the Hub's cache; without ``keep`` nothing is written to disk,
+    and weights are read by range when they are needed, ahead of which a quarter of ``memory`` may
+    be held. ``order`` is a regular expression whose first group is the step, or the checkpoints'
+    names in their order.
     """
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         repository = REPOSITORY.fullmatch(os.fspath(source))
         if not path.exists() and repository:
-            return _hub_series(revisions(repository[1], remote, keep=keep), order)
+            return _hub_series(revisions(repository[1], remote, keep=keep), order, memory)
         return _local_series(_folder_entries(path), order, listed_by_user=False)
     return _local_series(_listed_entries([Path(each) for each in source]), order)
 
@@ -235,7 +239,9 @@ def _backwards(said: Sequence[tuple[str, int]]) -> list[Finding]:
     return findings
 
 
-def _hub_series(by_name: Mapping[str, Revision], order: str | Sequence[str] | None) -> Series:
+def _hub_series(
+    by_name: Mapping[str, Revision], order: str | Sequence[str] | None, memory: int
+) -> Series:
     """Revisions are opened when read, so what is wrong with them shows then."""
     ordered, findings, notes = _ordered([*by_name], order, listed_by_user=False)
     if not ordered:
@@ -245,8 +251,11 @@ def _hub_series(by_name: Mapping[str, Revision], order: str | Sequence[str] | No
             do="give the order",
         )
     maps, wanted = OpenMaps(), Wanted()
+    windows = Windows(memory=memory, checkpoints=len(ordered))
     checkpoints = [
-        LazyCheckpoint(step=step, name=name, source=by_name[name], wanted=wanted, maps=maps)
+        LazyCheckpoint(
+            step=step, name=name, source=by_name[name], wanted=wanted, maps=maps, windows=windows
+        )
         for step, name in ordered
     ]
     return Series(checkpoints=tuple(checkpoints), findings=tuple(findings), notes=tuple(notes))

@@ -8,6 +8,7 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from orderone.core.errors import MissingPackageError
+from orderone.trajectory.byte_files import Files
 from orderone.trajectory.checkpoint import TensorInfo
 from orderone.trajectory.findings import UnreadableError
 from orderone.trajectory.mapped import OpenMaps
@@ -24,8 +25,11 @@ _DTYPES = {
 _SLOTS = ("Adam", "Adam_1", "slot_v", "slot_vc", "slot_vr", "slot_m", "Momentum", ".OPTIMIZER_SLOT")
 
 
-def tensorflow(path: Path, maps: OpenMaps) -> Weights:
+def tensorflow(path: Path, files: Files) -> Weights:
     """The variables of the checkpoint whose index is ``path`` (NAME.index)."""
+    if not isinstance(files, OpenMaps):
+        what = "TensorFlow reads checkpoints from disk only: keep the downloads"
+        raise UnreadableError("unreadable", f"'{path.name}': {what}")
     try:
         import tensorflow as tf  # pyright: ignore[reportMissingImports]  # optional, large
     except ImportError as error:
@@ -77,6 +81,9 @@ class Variable:
             reason = f"{type(error).__name__}: {error}"
             raise UnreadableError("unreadable", f"'{self._name}' ({reason:.200})") from error
         return whole
+
+    def expect(self, start: int, stop: int) -> None:
+        """Nothing: TensorFlow reads ahead by itself."""
 
     def release(self, start: int, stop: int) -> None:
         """Nothing: the whole variable is dropped after its last chunk."""

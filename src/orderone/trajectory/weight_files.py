@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from orderone.trajectory.byte_files import Files
 from orderone.trajectory.dcp_files import distributed
 from orderone.trajectory.findings import UnreadableError
 from orderone.trajectory.mapped import OpenMaps, unreadable
@@ -45,6 +46,7 @@ class Choice:
     indexed: bool = False
     shards: int | None = None  # how many there must be, where the names say so
     ranked: bool = False  # each file has its rank's part of every tensor
+    beside: tuple[str, ...] = ()  # files that these may point to
 
 
 def choose(names: Sequence[str]) -> Choice | None:
@@ -55,7 +57,8 @@ def choose(names: Sequence[str]) -> Choice | None:
         return Choice(files=ranked, reader=safetensors, ranked=True)
     for suffix, reader in READERS.items():
         if suffix == ".bin" and ".metadata" in names:
-            return Choice(files=(".metadata",), reader=distributed)
+            beside = tuple(name for name in names if name.endswith(".distcp"))
+            return Choice(files=(".metadata",), reader=distributed, beside=beside)
         indexes = [name for name in names if name.endswith(f"{suffix}.index.json")]
         if indexes:
             return Choice(files=(_main(indexes),), reader=reader, indexed=True)
@@ -64,7 +67,9 @@ def choose(names: Sequence[str]) -> Choice | None:
             return _choose_file(files, reader)
     indexes = [name for name in names if name.endswith(".index")]
     if indexes:
-        return Choice(files=(indexes[0],), reader=tensorflow)
+        data = indexes[0].removesuffix("index") + "data-"
+        beside = tuple(name for name in names if name.startswith(data))
+        return Choice(files=(indexes[0],), reader=tensorflow, beside=beside)
     return None
 
 
@@ -82,13 +87,13 @@ def stem(name: str) -> str | None:
     return shard[1] if shard else bare
 
 
-def open_weights(folder: Path, names: Sequence[str], maps: OpenMaps) -> Weights:
+def open_weights(folder: Path, names: Sequence[str], files: Files) -> Weights:
     """The weights among the files ``names`` of ``folder``."""
     choice = choose(names)
     if choice is None:
         what = listed(sorted(names)) if names else "nothing"
         raise UnreadableError("unreadable", f"no weights in '{folder.name}', but {what}")
-    weights = _read(folder, choice, maps)
+    weights = _read(folder, choice, files)
     step = _trainer_step(folder) if _TRAINER_STATE in names else weights.step
     return Weights(tensors=weights.tensors, step=step)
 
@@ -129,22 +134,22 @@ def _main(names: list[str]) -> str:
     return min(called, key=lambda name: (len(name), name))
 
 
-def _read(folder: Path, choice: Choice, maps: OpenMaps) -> Weights:
+def _read(folder: Path, choice: Choice, files: Files) -> Weights:
     paths = [folder / name for name in choice.files]
     if choice.ranked:
         _check_ranks(folder, choice.files)
-        return ranked(paths, maps)
+        return ranked(paths, files)
     if choice.indexed:
-        return sharded(paths[0], maps, reader=choice.reader)
+        return sharded(paths[0], files, reader=choice.reader)
     if choice.shards is not None and len(paths) != choice.shards:
         raise UnreadableError(
             "missing-shard", f"'{folder.name}' has {len(paths)} of {choice.shards} shards"
         )
     if len(paths) == 1:
-        return choice.reader(paths[0], maps)
+        return choice.reader(paths[0], files)
     tensors: dict[str, Stored] = {}
     for path in paths:
-        tensors.update(choice.reader(path, maps).tensors)
+        tensors.update(choice.reader(path, files).tensors)
     return Weights(tensors=tensors)
 
 
