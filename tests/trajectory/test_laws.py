@@ -2,8 +2,12 @@
 
 import numpy as np
 import pytest
+from scipy import optimize, stats
 
+from orderone.trajectory import residuals
+from orderone.trajectory.exponent import exponent_interval
 from orderone.trajectory.growth import growth
+from orderone.trajectory.laws import LAWS, fit
 
 TRIALS = 20
 
@@ -84,6 +88,37 @@ def test_the_interval_covers_the_power_whatever_the_residuals_memory(memory):
         low, high = found.fits["power"].interval
         covered += low <= 0.7 <= high
     assert covered >= 16  # 95 % of 20, less three standard deviations
+
+
+def test_the_interval_covers_the_square_root_of_random_walks():
+    """Their residuals' memory is a part of the whole series: 95 in 100, less three deviations."""
+    rng = np.random.default_rng(8)
+    (power,) = [law for law in LAWS if law.name == "power"]
+    covered = 0
+    for _ in range(100):
+        walk = np.cumsum(rng.normal(size=(40, 1500)), axis=0)
+        low, high = fit(power, np.arange(1.0, 41.0), np.linalg.norm(walk, axis=1)).interval
+        covered += low <= 0.5 <= high
+    assert covered >= 88
+
+
+def test_without_memory_the_interval_is_that_of_nonlinear_least_squares(monkeypatch):
+    monkeypatch.setattr(residuals, "CORRELATIONS", np.zeros(1))
+    t = np.arange(0, 31) / 30.0
+    y = 3 + 2 * t**0.7 + 0.01 * np.random.default_rng(2).normal(size=31)
+
+    def law(t, a, p, b):
+        return a * t**p + b
+
+    (a, p, _), covariance = optimize.curve_fit(law, t, y, [2, 0.7, 3], ftol=1e-14, xtol=1e-14)
+    reach = stats.t.ppf(0.975, 28) * covariance[1, 1] ** 0.5
+    found = exponent_interval(t, y, p, a, (0.0, 4.0))
+    assert found == pytest.approx((p - reach, p + reach), rel=1e-4)
+
+
+def test_an_exponent_that_nothing_tells_has_no_interval():
+    t = np.arange(1, 11) / 10.0
+    assert exponent_interval(t, np.ones(10), 0.5, 0.0, (0.0, 4.0)) == (-np.inf, np.inf)
 
 
 def test_noise_is_not_told_apart():

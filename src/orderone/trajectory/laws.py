@@ -10,9 +10,8 @@ Every law is linear in two or three coefficients once one shape parameter q is f
     exp-sqrt      a exp(c√t): aligned dynamics at a rate 1/√t, [MRGSS21] §5.3
     turns         two lines of opposite slope, or a parabola over its top: no law of growth
 
-Residuals of a norm wander: each is close to the one before. They are taken as an Ornstein–Uhlenbeck
-process seen at the checkpoints' steps, correlation φ over the median spacing; φ is fitted too, or
-r² near 1 would make every law certain.
+Residuals of a norm wander: each is close to the one before. Their correlation φ is fitted too
+(``residuals``), or r² near 1 would make every law certain.
 """
 
 from collections.abc import Callable
@@ -22,10 +21,10 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-Float = npt.NDArray[np.float64]
+from orderone.trajectory.exponent import exponent_interval
+from orderone.trajectory.residuals import CORRELATIONS, RESOLUTION, foretold, fresh, whitened
 
-_CORRELATIONS = np.array([0.0, 0.2, 0.4, 0.6, 0.75, 0.85, 0.92, 0.96, 0.98, 0.99, 0.997])
-_RESOLUTION = 1e-7  # of a norm: residuals below it say nothing
+Float = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +113,7 @@ class Fit:
     correlation: float
     parameters: int
     interval: tuple[float, float] | None = None
-    """Of p: 95 % by the profile of the likelihood, and wide enough for least squares' p too."""
+    """Of p: 95 %."""
 
 
 def fit(law: Law, t: Float, y: Float) -> Fit | None:
@@ -132,7 +131,7 @@ def fit(law: Law, t: Float, y: Float) -> Fit | None:
     best = int(np.argmin(profile))
     finer = _between(shapes, best)
     _, at_finer = _surface(law, scaled, y, finer)
-    correlation = _CORRELATIONS[int(np.argmin(at_finer.min(axis=0)))]
+    correlation = CORRELATIONS[int(np.argmin(at_finer.min(axis=0)))]
     shape = _refined(law, scaled, y, shapes, int(np.argmin(squares)))
     columns = law.columns(scaled, shape)
     coefficients = np.linalg.lstsq(columns, y, rcond=None)[0]
@@ -145,7 +144,7 @@ def fit(law: Law, t: Float, y: Float) -> Fit | None:
         deviance=float(at_finer.min()),
         correlation=float(correlation),
         parameters=law.parameters + 2,
-        interval=_interval(law, scaled, y, finer, shape) if law.name == "power" else None,
+        interval=_interval(scaled, y, shape, coefficients[0]) if law.name == "power" else None,
     )
 
 
@@ -177,17 +176,12 @@ def _triangle(columns: Float) -> Float:
 def _deviances(both: Float, t: Float, size: float) -> Float:
     """−2 log likelihood by shape and correlation, the variance at its best."""
     n = len(t)
-    gaps = np.diff(t)
-    rho = _CORRELATIONS[:, None] ** (gaps / np.median(gaps))
-    fresh = np.sqrt(np.maximum(1 - rho**2, 1e-12))  # deviation of what is new at each step
+    rho = foretold(t)
     found = np.empty((len(both), len(rho)))
     for i in range(len(rho)):
-        white = both.copy()
-        white[:, 1:] -= rho[i][:, None] * both[:, :-1]
-        white[:, 1:] /= fresh[i][:, None]
-        rest = _triangle(white)[:, -1, -1] ** 2
-        found[:, i] = n * np.log(rest / n + (_RESOLUTION * size) ** 2)
-    return found + 2 * np.log(fresh).sum(axis=1)
+        rest = _triangle(whitened(both, rho[i]))[:, -1, -1] ** 2
+        found[:, i] = n * np.log(rest / n + (RESOLUTION * size) ** 2)
+    return found + 2 * np.log(fresh(rho)).sum(axis=1)
 
 
 def _between(shapes: Float, row: int, count: int = 21) -> Float:
@@ -211,28 +205,5 @@ def _refined(law: Law, t: Float, y: Float, shapes: Float, row: int) -> float:
     return float(shapes[row])
 
 
-def _interval(law: Law, t: Float, y: Float, near: Float, other: float) -> tuple[float, float]:
-    """Where the profile of the likelihood is within χ²₁'s 95 % of its least; ``other`` included."""
-    profile = _surface(law, t, y, near)[1].min(axis=1)
-    best, level = float(near[int(np.argmin(profile))]), float(profile.min()) + 3.841
-
-    def excess(shape: float) -> float:
-        return float(_surface(law, t, y, np.array([shape]))[1].min()) - level
-
-    low = _crossing(excess, best, POWERS[0] if t[0] > 0 else 0.001)
-    return min(low, other), max(_crossing(excess, best, POWERS[-1]), other)
-
-
-def _crossing(excess: Callable[[float], float], inside: float, limit: float) -> float:
-    """Where ``excess`` becomes positive between ``inside`` and ``limit``; infinite if nowhere."""
-    step = 0.005 if limit > inside else -0.005
-    outside = inside + step
-    while excess(outside) < 0:
-        inside, step = outside, 2 * step
-        outside = inside + step
-        if (limit - outside) * step <= 0:
-            return float("inf") if step > 0 else float("-inf")
-    for _ in range(12):
-        middle = (inside + outside) / 2
-        inside, outside = (inside, middle) if excess(middle) > 0 else (middle, outside)
-    return (inside + outside) / 2
+def _interval(t: Float, y: Float, power: float, factor: float) -> tuple[float, float]:
+    return exponent_interval(t, y, power, factor, (POWERS[0] if t[0] > 0 else 0.001, POWERS[-1]))
