@@ -253,6 +253,34 @@ def test_files_that_would_run_code_are_refused(tmp_path):
         kernels(VISION, inputs=tmp_path / "none.npy")
 
 
+def test_archives_and_headers_that_lie_are_refused(tmp_path):
+    np.savez(tmp_path / "x.npz", x=X.numpy())
+    (tmp_path / "x.npz").rename(tmp_path / "x.npy")
+    with pytest.raises(OrderoneError, match="cannot be read: the magic string"):
+        kernels(VISION, inputs=tmp_path / "x.npy")
+    header = {"descr": "<f8", "fortran_order": False, "shape": (10**15, 3, 5)}
+    with (tmp_path / "y.npy").open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+    with pytest.raises(OrderoneError, match="cannot be read"):
+        kernels(VISION, inputs=tmp_path / "y.npy")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"inputs": 1e200 * X},
+        {"C": {"Q": 1e200, "K": 1e200}},
+        {"Lambda": {"Q": 1e308}, "by_group": True},
+        {"Lambda": {"X": 1e308, "W": 1e308}},
+        {"xi": 1e200},
+        {"C": {"patch": 1e300}, "placement": "branch", "final_norm": False, "xi": 1e10},
+    ],
+)
+def test_kernels_that_overflow_are_one_line(changes):
+    with pytest.raises(OrderoneError, match="leave the range of float64"):
+        kernels(VISION, **changes)
+
+
 def test_a_spec_is_text_and_frozen(tmp_path):
     (tmp_path / "bad.toml").write_text("stem = \n")
     with pytest.raises(OrderoneError, match="TOML"):

@@ -70,8 +70,10 @@ def nearest_positive(K: Float[Tensor, "a a"]) -> Float[Tensor, "a a"]:
     """``K`` without its negative directions.
 
     Control variates are subtracted entry by entry, so that few draws may leave some, of the size
-    of the standard error; σ's averages need a covariance.
+    of the standard error; σ's averages need a covariance. One that is not finite stays as it is.
     """
+    if not bool(K.isfinite().all()):
+        return K
     size, direction = torch.linalg.eigh(K)
     if float(size[0]) >= 0:
         return K

@@ -124,7 +124,7 @@ _CLOSED_FORMS: dict[str, Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor
 
 def _refuse_impossible(a: Tensor, b: Tensor, c: Tensor) -> None:
     """No Gaussian has a negative variance or |c| > √(ab)."""
-    top = (a.clamp_min(0) * b.clamp_min(0)).sqrt()
+    top = a.clamp_min(0).sqrt() * b.clamp_min(0).sqrt()
     wrong = (a < 0) | (b < 0) | ~(c.abs() <= top * (1 + 1e-6) + 1e-300)
     if bool(wrong.any()):
         at = int(wrong.flatten().nonzero()[0])

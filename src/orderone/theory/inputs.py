@@ -19,6 +19,8 @@ Array = npt.NDArray[Any]
 
 MOST_PAIRS = 4096
 """(sample, position) pairs: a kernel of so many takes 128 MiB."""
+MOST_WORDS = 2**63
+"""Token numbers are int64."""
 
 
 def patches(spec: KernelSpec) -> Float[Tensor, "b t n_patch"]:
@@ -40,11 +42,11 @@ def tokens(spec: KernelSpec, name: str = "inputs") -> Int[Tensor, "b t"]:
     if x.ndim != 2 or 0 in x.shape or x.dtype.kind not in "iu":
         raise _shape(x, name, "whole numbers of shape D × T")
     low, high = int(x.min()), int(x.max())
-    if low < 0 or (spec.n_vocab is not None and high >= spec.n_vocab):
-        bound = "any" if spec.n_vocab is None else str(spec.n_vocab - 1)
+    words = spec.n_vocab or MOST_WORDS
+    if low < 0 or high >= words:
         raise DataError(
             f"token {low if low < 0 else high} in {name}",
-            expected=f"tokens from 0 to {bound}",
+            expected=f"tokens from 0 to {words - 1}",
             do="correct the tokens, or n_vocab",
         )
     return _bounded(torch.from_numpy(x.astype(np.int64)))
@@ -100,8 +102,9 @@ def _array(given: Any, name: str) -> Array:
 
 def _file(path: Path, name: str) -> Array:
     try:
-        return np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        with path.open("rb") as file:
+            return np.lib.format.read_array(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError, OverflowError, MemoryError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise DataError(
             f"{name} '{path}' cannot be read: {why}",

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from orderone.core.errors import ConfigError
 from orderone.theory.adamw import adamw_rates, copies, gradient_sizes
-from orderone.theory.network import BlockSignal, Network
+from orderone.theory.network import BlockSignal, Network, refuse_overflow
 from orderone.theory.propagation import Estimate, batch_mean, relative_error
 from orderone.theory.signal import Rates
 from orderone.theory.spec import MOST_SAMPLES, KernelSpec
@@ -159,6 +159,7 @@ def _rates(network: Network, runs: list[list[BlockSignal]]) -> tuple[Rates, dict
 def _block(rates: Rates, runs: list[BlockSignal]) -> BlockKernels:
     G, F = batch_mean([run.G for run in runs]), batch_mean([run.F for run in runs])
     Theta = batch_mean([rates.total(run.Theta) for run in runs])
+    refuse_overflow(runs[0].name, G.se, Theta.value, Theta.se)
     groups = runs[0].Theta if rates.split else ()
     return BlockKernels(
         name=runs[0].name,

@@ -186,9 +186,20 @@ class _Walk:
         return side.T + self.spec.class_token
 
     def seen(self, z: Signal, name: str) -> Signal:
+        refuse_overflow(name, z.G, self.rates.total(z.Theta))
         F = layer_norm(z, self.spec.epsilon).G
         self.blocks.append(BlockSignal(name=name, G=z.G, F=F, Theta=z.Theta))
         return z
+
+
+def refuse_overflow(name: str, *kernels: Float[Tensor, "a a"]) -> None:
+    """Refuse what float64 has no numbers for."""
+    if not all(bool(K.isfinite().all()) for K in kernels):
+        raise DataError(
+            f"kernels of '{name}' that leave the range of float64",
+            expected="inputs, constants C and Lambda, and xi of moderate size",
+            do="make the largest of them smaller",
+        )
 
 
 def _side(spec: KernelSpec, name: str) -> Side:

@@ -20,6 +20,9 @@ Constant = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 MOST_SAMPLES = 1 << 30
+MOST_BLOCKS = 10_000
+"""Of any kind: more would run for days."""
+Count = Annotated[int, Field(ge=0, le=MOST_BLOCKS)]
 
 
 class InitialConstants(Settings):
@@ -57,9 +60,9 @@ class KernelSpec(Settings):
     """T of ``input_kernel``."""
     targets: Any = None
     """D × T' tokens of the decoder."""
-    encoders: Annotated[int, Field(ge=0)] = 1
+    encoders: Count = 1
     """Pairs of attention and MLP."""
-    decoders: Annotated[int, Field(ge=0)] = 0
+    decoders: Count = 0
     """Triplets of causal attention, mixed attention and MLP."""
     causal: bool = False
     activation: str | Callable[[Tensor], Tensor] = "gelu"
@@ -93,7 +96,7 @@ class KernelSpec(Settings):
     target_error: Annotated[float, Field(gt=0)] | None = None
     """Instead of ``samples``: the largest standard error of the head's G and Θ, each relative to
     its largest entry."""
-    recursions: Annotated[int, Field(ge=4)] = 32
+    recursions: Annotated[int, Field(ge=4, le=MOST_BLOCKS)] = 32
     """Independent recursions, whose spread gives the standard errors."""
     seed: Annotated[int, Field(ge=0)] = 0
     memory_mib: PositiveInt = 256
