@@ -131,6 +131,21 @@ def test_noise_is_not_told_apart():
     assert unsure >= 15
 
 
+def test_a_short_walk_from_afar_is_seldom_wrongly_called_certain():
+    """‖θ_0‖² is two thirds of the last: √ and a straight line are nearly one curve."""
+    rng = np.random.default_rng(5)
+    certain = 0
+    for _ in range(TRIALS):
+        theta = 2 * rng.normal(size=1500)
+        norms = []
+        for _ in range(20):
+            norms.append(np.linalg.norm(theta))
+            theta = theta + 0.3 * rng.normal(size=1500)
+        found = growth(np.arange(20) * 1000.0, np.array(norms))
+        certain += found.sure and found.best != "sqrt"
+    assert certain <= 2
+
+
 def test_warm_up_is_found_and_left_out():
     rng = np.random.default_rng(4)
     t = np.arange(60) * 100.0

@@ -111,6 +111,20 @@ def test_an_impossible_rate_is_refused(rate):
         dynamics(np.arange(12), neighbours(vectors()), rates={0: 0.1, 5: rate})
 
 
+def test_a_norm_that_begins_at_nothing_has_no_logarithm_there(recwarn):
+    """Biases are 0 at initialisation."""
+    norm = np.concatenate([[0.0], np.exp(0.1 * np.arange(11))])
+    missing = np.full(11, np.nan)
+    group = Neighbours(norm=norm, step_norm=missing, alignment=missing, one_minus_cosine=missing)
+    found = dynamics(np.arange(12), group, rates={0: 0.1}).scheduled
+    assert found["aligned"] == pytest.approx(1, abs=1e-9)
+    nothing = Neighbours(
+        norm=np.zeros(12), step_norm=missing, alignment=missing, one_minus_cosine=missing
+    )
+    assert dynamics(np.arange(12), nothing, rates={0: 0.1}).scheduled == {}
+    assert not recwarn.list
+
+
 def test_rates_of_zero_explain_nothing():
     found = dynamics(np.arange(12), neighbours(vectors()), rates={0: 0.0}).scheduled
     assert found["aligned"] < 0.01

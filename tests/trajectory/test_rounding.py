@@ -3,11 +3,19 @@
 import pytest
 import torch
 
-from orderone.trajectory.rounding import DIGITS, Grid, exponent_counts, is_coarse, without_rounding
+from orderone.trajectory.rounding import (
+    DIGITS,
+    LEAST,
+    Grid,
+    exponent_counts,
+    is_coarse,
+    without_rounding,
+)
 
 
 def grid(x, dtype):
-    return Grid(digits=DIGITS.get(dtype), counts=exponent_counts(x))
+    counts = exponent_counts(x)
+    return Grid(digits=DIGITS.get(dtype), counts=counts, least=LEAST.get(dtype, 0.0))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -22,6 +30,19 @@ def test_two_rounded_points_tell_the_step_between(dtype, relative):
     # The fewer elements jump to the next grid point, the noisier the estimate: 5 of its deviations.
     jumps = int((a != b).sum())
     assert found == pytest.approx(float(step.norm()), rel=0.03 + 5 / max(jumps, 1) ** 0.5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_below_the_least_exponent_the_grid_gets_no_finer(dtype):
+    """Weights of 0.02 as fp8: e4m3's numbers below 2⁻⁶ lie 2⁻⁹ apart."""
+    generator = torch.Generator().manual_seed(0)
+    theta = 0.02 * torch.randn(400_000, generator=generator)
+    step = 4e-4 * torch.randn(400_000, generator=generator)
+    a, b = theta.to(dtype), (theta + step).to(dtype)
+    stored = float((b.double() - a.double()).square().sum())
+    found = without_rounding(stored, grid(a, dtype), grid(b, dtype)) ** 0.5
+    assert stored**0.5 > 2 * float(step.norm())
+    assert found == pytest.approx(float(step.norm()), rel=0.12)
 
 
 def test_one_rounded_point_of_two():

@@ -106,27 +106,38 @@ def _error(told: Float, norm: Float) -> float:
     return float(np.sqrt(np.mean((told[later] / norm[later] - 1) ** 2))) if len(later) else np.nan
 
 
-def _scheduled(
-    steps: npt.NDArray[np.int64], norm: Float, rates: Mapping[int, float]
-) -> dict[str, float]:
-    """r² of ‖θ‖² on Σ η² and of log‖θ‖ on Σ η; rates hold from their step to the next."""
-    if not rates or min(rates) > steps[0]:
+def check_rates(rates: Mapping[int, float], *, first: int) -> None:
+    """ConfigError where they are no schedule of a series that begins at step ``first``."""
+    if not rates or min(rates) > first:
         raise ConfigError(
             "learning rates that begin after the first checkpoint",
-            expected="a rate from the first step on",
+            expected=f"a rate from step {first} on",
             do="complete the schedule",
         )
-    known = np.array(sorted(rates), dtype=np.int64)
-    eta = np.array([rates[int(k)] for k in known])
+    eta = np.array(list(rates.values()))
     if not (np.isfinite(eta) & (eta >= 0)).all():
         raise ConfigError(
             "a learning rate that is negative or no number",
             expected="numbers from 0 on",
             do="correct the schedule",
         )
+
+
+def _scheduled(
+    steps: npt.NDArray[np.int64], norm: Float, rates: Mapping[int, float]
+) -> dict[str, float]:
+    """r² of ‖θ‖² on Σ η² and of log‖θ‖ on Σ η; rates hold from their step to the next."""
+    check_rates(rates, first=int(steps[0]))
+    known = np.array(sorted(rates), dtype=np.int64)
+    eta = np.array([rates[int(k)] for k in known])
+    there = norm > 0  # of nothing there is no logarithm
+    if not there.any():
+        return {}
+    squared, summed = _added(eta**2, known, steps), _added(eta, known, steps)
+    norm = norm[there]
     return {
-        "misaligned": _explained(_added(eta**2, known, steps), norm**2, norm, _root),
-        "aligned": _explained(_added(eta, known, steps), np.log(norm), norm, np.exp),
+        "misaligned": _explained(squared[there], norm**2, norm, _root),
+        "aligned": _explained(summed[there], np.log(norm), norm, np.exp),
     }
 
 

@@ -27,6 +27,7 @@ from orderone.trajectory.gram import add_neighbours, add_pairs, tilts_of
 from orderone.trajectory.rounding import (
     DIGITS,
     EXPONENTS,
+    LEAST,
     Grid,
     exponent_counts,
     is_coarse,
@@ -188,7 +189,11 @@ class Pass:
     def _close_tensor(self, piece: Piece, chunks: Sequence[Tensor], sums: Sums) -> None:
         """The tensor's sums go to its groups."""
         grids = [
-            Grid(digits=DIGITS.get(c.dtype, 7 if coarse else None), counts=counts)
+            Grid(
+                digits=DIGITS.get(c.dtype, 7 if coarse else None),
+                counts=counts,
+                least=LEAST.get(c.dtype, 0.0),
+            )
             for c, coarse, counts in zip(chunks, sums.coarse, sums.counts, strict=True)
         ]
         steps = self._squared_steps(sums)

@@ -27,6 +27,16 @@ DIGITS = {
 }
 """Binary digits after the leading one."""
 
+LEAST = {
+    torch.bfloat16: 2.0**-133,
+    torch.float16: 2.0**-24,
+    torch.float8_e4m3fn: 2.0**-9,
+    torch.float8_e4m3fnuz: 2.0**-10,
+    torch.float8_e5m2: 2.0**-16,
+    torch.float8_e5m2fnuz: 2.0**-17,
+}
+"""Spacing of the least numbers, below which no exponent makes the grid finer."""
+
 EXPONENTS = np.arange(-48, 24)
 _SAMPLE = 8192  # elements of a chunk whose exponents are counted
 
@@ -38,12 +48,14 @@ class Grid:
     digits: int | None
     counts: Float
     """Elements by exponent, at ``EXPONENTS``; zeros are in none."""
+    least: float = 0.0
+    """The finest spacing."""
 
     @property
     def spacing(self) -> Float:
         """u by exponent."""
         assert self.digits is not None
-        return np.exp2(EXPONENTS.astype(np.float64) - self.digits)
+        return np.maximum(np.exp2(EXPONENTS.astype(np.float64) - self.digits), self.least)
 
 
 def exponent_counts(chunk: Tensor) -> Float:
