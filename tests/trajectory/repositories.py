@@ -103,7 +103,7 @@ def served(folder: Path, *, elsewhere: bool = False) -> Iterator[tuple[str, Answ
     files are answered with a redirection to another address, as weights are on the Hub.
     """
     answers = Answers()
-    handler = type("Handler", (_Handler,), {"folder": folder, "answers": answers, "other": None})
+    handler = type("Handler", (_Handler,), {"folder": folder, "answers": answers})
     servers = [ThreadingHTTPServer(("127.0.0.1", 0), handler) for _ in range(1 + elsewhere)]
     if elsewhere:
         handler.other = f"http://127.0.0.1:{servers[1].server_port}"
@@ -113,6 +113,7 @@ def served(folder: Path, *, elsewhere: bool = False) -> Iterator[tuple[str, Answ
     try:
         yield f"http://127.0.0.1:{servers[0].server_port}", answers
     finally:
+        handler.gone = True  # connections that a client keeps open outlive the server
         for server, thread in zip(servers, threads, strict=True):
             server.shutdown()
             server.server_close()
@@ -124,7 +125,8 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     folder: Path
     answers: Answers
-    other: str | None
+    other: str | None = None
+    gone = False
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing: tests look at ``answers``."""
@@ -134,6 +136,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path, wanted = unquote(urlsplit(self.path).path), self.headers.get("Range")
+        if self.gone:
+            self.close_connection = True
+            return None
         with self.answers.lock:
             self.answers.requests.append((self.command, path, wanted))
             self.answers.headers.append(dict(self.headers))
@@ -206,10 +211,8 @@ class _Handler(BaseHTTPRequestHandler):
             content = file.read(last - first)
         with self.answers.lock:
             self.answers.sent[place.parent.name] += len(content) * (self.command == "GET")
-        if wrong == "cut":
-            self._send(status, content, told, cut=len(content) // 2)
-        else:
-            self._send(status, content, told)
+        cut = (len(content) + 1) // 2 if wrong == "cut" else None
+        return self._send(status, content, told, cut=cut)
 
     def _json(self, value: object) -> None:
         self._send(200, json.dumps(value).encode(), {"Content-Type": "application/json"})

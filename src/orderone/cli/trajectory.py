@@ -48,7 +48,10 @@ def trajectory(
         Path | None, typer.Option(help="File of a pass: a killed one goes on from there.")
     ] = None,
     keep: Annotated[
-        bool, typer.Option("--keep/--drop", help="Keep downloads from the Hub, or drop them.")
+        bool,
+        typer.Option(
+            "--keep/--drop", help="Keep downloads from the Hub, or read it without any disk."
+        ),
     ] = True,
     to: Annotated[Path | None, typer.Option(help="Run folder to make.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,

@@ -148,7 +148,7 @@ class Hub:
         )
         if stream is not None:
             with stream("GET", url, **options) as response:
-                yield response, response.iter_raw(_BLOCK)
+                yield response, response.iter_raw()  # as it comes: what breaks off keeps what came
             return
         response = self._utils.http_backoff("GET", url, stream=True, **options)  # before 1.0
         try:

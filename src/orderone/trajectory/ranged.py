@@ -101,7 +101,7 @@ class Distant:
         self._fetch = fetch
         self._windows = windows
         self._window = _NOTHING
-        self._reached = 0  # where the last fetch ended
+        self._reached: tuple[int, int] | None = None  # the last fetch, also when its window is gone
         self._ahead = min(_LEAST, windows.ahead)
         self._coming: Future[Window] | None = None
         self._failed: UnreadableError | None = None
@@ -142,19 +142,20 @@ class Distant:
         return self._window
 
     def _take(self, window: Window) -> Window:
-        self._window, self._reached = window, window.last
+        self._window, self._reached = window, (window.first, window.last)
         self._windows.hold(self, len(window.content))
         return window
 
     def _plan(self, first: int, last: int) -> Callable[[], Window]:
         """What fetches bytes first..last: more than these if they are few, less what is there."""
         least, window = min(_LEAST, self._windows.ahead), self._window
-        onward = window.first <= first <= self._reached + least
+        onward = self._reached and self._reached[0] <= first <= self._reached[1] + least
         self._ahead = min(2 * self._ahead, self._windows.ahead) if onward else least
         if not onward and last > self.size - least:
             first = max(0, min(first, self.size - least))  # tables at the end are read backwards
-        last = min(self.size, max(last, first + self._ahead))
         known = window if window.first <= first < window.last else _NOTHING
+        # A few bytes more than there are would be a request of their own, and so would the next.
+        last = min(self.size, max(last, first + self._ahead, known.last + least))
         return lambda: self._load(first, last, known)
 
     def _load(self, first: int, last: int, known: Window) -> Window:

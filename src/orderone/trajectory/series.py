@@ -172,9 +172,10 @@ def trajectory(
 ) -> Trajectory:
     """The geometry of a whole checkpoint series, read once.
 
-    ``source`` is a folder, a list of them, or a repository on the Hub (see ``open_series`` for
-    ``order`` and ``keep``). Laws are fitted from step ``start``, or from where warm-up is found to
-    end; ``rates`` are learning rates by step. ``resume`` is a file that a killed pass goes on from.
+    ``source`` is a folder, a list of them, or a repository on the Hub, of which nothing is written
+    to disk without ``keep`` (see ``open_series`` for it and ``order``). Laws are fitted from step
+    ``start``, or from where warm-up is found to end; ``rates`` are learning rates by step.
+    ``resume`` is a file that a killed pass goes on from.
     """
     if pairs not in ("all", "consecutive"):
         raise ConfigError(f"pairs '{pairs}'", expected="all or consecutive", do="choose one")
@@ -186,15 +187,16 @@ def trajectory(
         return Trajectory(
             steps=(), names=(), groups={}, pairs={}, laws={}, dynamics={}, findings=tuple(findings)
         )
-    groups = groups_of(opened[0].tensors(), selection)
+    infos = opened[0].tensors()
+    groups = groups_of(infos, selection)
     state = None if resume is None else Path(resume)
-    wanted = {**groups, EVERYTHING: list(opened[0].tensors())}
+    wanted = {**groups, EVERYTHING: list(infos)}
     try:
         clear = _read(opened, wanted, pairs, allowed, state, progress)
     finally:
         for checkpoint in opened:
             checkpoint.close()
-    if EVERYTHING not in groups and set(groups["total"]) != set(opened[0].tensors()):
+    if EVERYTHING not in groups and set(groups["total"]) != set(infos):
         notes.append("'total' leaves out embeddings and heads; 'everything' has them")
         groups = {**groups, EVERYTHING: []}
     return _told(clear, list(groups), findings, notes, start=start, rates=rates)
