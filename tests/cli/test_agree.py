@@ -53,8 +53,13 @@ def test_a_run_folder_with_a_page_is_left(spec, tmp_path, capsys):
     out = capsys.readouterr().out
     assert "agree in all 24 kernels" in out
     assert "2 heads, whose scores" in out
+    # F off the diagonal, where it is not 1 of itself: 3 pairs share a word and 3 a position of 15.
+    rows = [line.split() for line in out.splitlines()]
+    assert next(row[2] for row in rows if row[:2] == ["F", "stem"]) == "0.2000"
+    assert next(row for row in rows if row[:1] == ["kernel"])[-1] == "verdict"
     page = (folder / "report.html").read_text()
     assert page.count('class="marks"') == 7
+    assert ">held<" in page
     kept = RunFolder.open(folder)
     assert kept.result is not None
     assert kept.config["heads"] == 2
@@ -74,6 +79,7 @@ def test_disagreement_exits_1_and_says_where(spec, tmp_path, capsys, monkeypatch
     out = capsys.readouterr().out
     assert "disagree in" in out
     assert "Theta of encoder.0.mlp at n = 64" in out
+    assert ">not held<" in (tmp_path / "a" / "report.html").read_text()
     summary = RunFolder.open(tmp_path / "a").result["summary"]
     assert summary["verdict"] == "does not hold"
 

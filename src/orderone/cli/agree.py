@@ -12,6 +12,8 @@ import typer
 from orderone.cli.arguments import counted, numbers
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from orderone.core.run import RunFolder
     from orderone.experiments.agreement import Agreement, Comparison
     from orderone.report.page import Section
@@ -142,14 +144,16 @@ def _keep(run: RunFolder, result: Agreement, heads: int | None) -> None:
     """Every number, the records that are drawn, and the page."""
     from orderone.core.files import write_atomically
     from orderone.experiments.agreement_charts import records
-    from orderone.report.page import page
+    from orderone.report.page import Found, page
 
     full = json.dumps(to_json(result), allow_nan=False) + "\n"
     write_atomically(run.path / "agree.json", full.encode())
     with run.writer() as writer:
         writer.write_all(records(result))
     sections = [*_pictures(run, result), _table(result)]
-    text = page(title="orderone agree", found=_found(result, heads), sections=sections)
+    verdict, *rest = _found(result, heads)
+    found = [Found(text=verdict, held=not result.disagreeing), *rest]
+    text = page(title="orderone agree", found=found, sections=sections)
     (run.path / "report.html").write_text(text, encoding="utf-8")
     run.finish("done", {"verdict": result.verdict, "disagreeing": len(result.disagreeing)})
 
@@ -161,7 +165,7 @@ def _pictures(run: RunFolder, result: Agreement) -> list[Section]:
         matrices,
         side_by_side,
     )
-    from orderone.report.charts import save_chart, svg
+    from orderone.report.charts import save_chart
     from orderone.report.page import Section
 
     charts = {
@@ -188,12 +192,12 @@ def _pictures(run: RunFolder, result: Agreement) -> list[Section]:
     sections: list[Section] = []
     for name, (heading, chart, words) in charts.items():
         save_chart(chart, run.path / f"{name}.svg")
-        sections.append(Section(heading=heading, picture=svg(chart), alternative=words))
+        sections.append(Section(heading=heading, chart=chart, alternative=words))
     return sections
 
 
 COLUMNS = (
-    "kernel", "block", "predicted", "± se", "measured", "± se", "overlap", "± se", "slope", "",
+    "kernel", "block", "predicted", "± se", "measured", "± se", "overlap", "± se", "slope", "verdict",
 )  # fmt: skip
 
 
@@ -209,7 +213,7 @@ def _table(result: Agreement) -> Section:
 
 
 LEGEND = (
-    "Means over the diagonal with their standard errors; overlap is ⟨measured, predicted⟩ / "
+    "Means over the diagonal, of F over all other entries, of values and of standard errors; overlap is ⟨measured, predicted⟩ / "
     "‖predicted‖², 1 where the two agree; slope is the exponent of n of one network's error, −½ "
     "where nothing but chance separates it from the prediction."
 )
@@ -220,16 +224,31 @@ def _cells(result: Agreement, each: Comparison) -> list[str]:
 
     slope = result.slopes.get((each.quantity, each.block))
     sides = [
-        f"{float(K.diagonal().mean()):.4f}"
+        f"{_mean(K, off=each.quantity == 'F'):.4f}"
         for bars in (each.predicted, each.measured)
         for K in (bars.value, bars.se)
     ]
     power = (
-        "exact" if slope is None else f"{slope.value:+.2f} [{slope.low:+.2f}, {slope.high:+.2f}]"
+        "exact"
+        if slope is None
+        else f"{signed(slope.value)} [{signed(slope.low)}, {signed(slope.high)}]"
     )
     verdict = "agrees" if each.agrees else "disagrees"
     overlap = [f"{each.overlap:.3f}", f"{each.overlap_se:.3f}"]
     return [symbol(each.quantity), each.block, *sides, *overlap, power, verdict]
+
+
+def _mean(K: Tensor, *, off: bool) -> float:
+    """Over the diagonal, or ``off`` it: F's diagonal is 1 whatever the network."""
+    a = len(K)
+    if not off or a == 1:
+        return float(K.diagonal().mean())
+    return float(K.sum() - K.trace()) / (a * (a - 1))
+
+
+def signed(value: float) -> str:
+    """With a minus sign as in the text around it."""
+    return f"{value:+.2f}".replace("-", "−")
 
 
 def _found(result: Agreement, heads: int | None) -> list[str]:
@@ -254,7 +273,8 @@ def _found(result: Agreement, heads: int | None) -> list[str]:
     if slopes:
         found.append(
             f"One network's distance to the prediction goes as a power of n, over kernels from "
-            f"{slopes[0]:+.2f} to {slopes[-1]:+.2f} with median {slopes[len(slopes) // 2]:+.2f}; "
+            f"{signed(slopes[0])} to {signed(slopes[-1])} with median "
+            f"{signed(slopes[len(slopes) // 2])}; "
             "expected −0.50."
         )
     return found
