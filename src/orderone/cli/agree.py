@@ -197,7 +197,8 @@ def _pictures(run: RunFolder, result: Agreement) -> list[Section]:
 
 
 COLUMNS = (
-    "kernel", "block", "predicted", "± se", "measured", "± se", "overlap", "± se", "slope", "verdict",
+    "kernel", "block", "predicted", "± se", "measured", "± se", "overlap", "± se", "slope",
+    "verdict",
 )  # fmt: skip
 
 
@@ -213,9 +214,10 @@ def _table(result: Agreement) -> Section:
 
 
 LEGEND = (
-    "Means over the diagonal, of F over all other entries, of values and of standard errors; overlap is ⟨measured, predicted⟩ / "
-    "‖predicted‖², 1 where the two agree; slope is the exponent of n of one network's error, −½ "
-    "where nothing but chance separates it from the prediction."
+    "Means over the diagonal, of F over all other entries, of values and of standard errors; "
+    "overlap is ⟨measured, predicted⟩ / ‖predicted‖², 1 where the two agree; slope is "
+    "the exponent of n of one network's error, −½ where nothing but chance separates it from the "
+    "prediction."
 )
 
 
