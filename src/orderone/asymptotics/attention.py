@@ -1,5 +1,6 @@
 """Saturated attention: what softmax becomes when its scores grow, [MRGSS21] §4.2."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -52,8 +53,11 @@ def saturated_softmax(scores: Term, dim: int) -> Term:
 
 
 def rounding(dtype: torch.dtype) -> float:
-    """Relative gap below which two scores are the same number, rounded differently."""
-    return 64 * torch.finfo(dtype).eps
+    """Relative gap below which two scores are the same number, rounded differently.
+
+    Half precision is rounded once, after a sum in single precision.
+    """
+    return (64 if dtype.itemsize > 2 else 1) * torch.finfo(dtype).eps
 
 
 def _decided(ties: Tensor, scores: Term, dim: int) -> tuple[Tensor, str, bool]:
@@ -124,7 +128,11 @@ def log_softmax(scores: Term, dim: int, *unused: Any) -> Term:
         scores = Term(
             lead=torch.zeros_like(scores.lead), dropped=also(scores.dropped, "lower degree")
         )
-    if scores.degree == 0:
+    if scores.degree == 0 or scores.is_nothing:
         return Term(lead=scores.lead.log_softmax(dim), dropped=scores.dropped)
     lead = scores.lead - scores.lead.amax(dim=dim, keepdim=True)
-    return Term(lead=lead, degree=scores.degree, dropped=also(scores.dropped, "saturation"))
+    if scores.dropped <= {"saturation"} and not bool(lead.any()):  # all are the same for certain
+        return Term(lead=lead.log_softmax(dim), dropped=scores.dropped)
+    made = Term(lead=lead, degree=scores.degree, dropped=also(scores.dropped, "saturation"))
+    ties = bool(((lead == 0).sum(dim=dim) > 1).any())  # −log of how many there are is left
+    return replace(made, dropped=also(made.dropped, "lower degree")) if ties else made

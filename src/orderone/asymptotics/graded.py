@@ -11,6 +11,7 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_iter, tree_map
 
 from orderone.asymptotics import attention, moves, norms, pointwise, sums
+from orderone.asymptotics.parts import parts_of
 from orderone.asymptotics.term import NoLimitError, Reason, Term, joined, term
 from orderone.asymptotics.trace import Origin, Source, Trace
 from orderone.core.errors import ModelError
@@ -134,6 +135,10 @@ def _interpreted(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     if in_place is not None:
         write = _reshaped if torch.Tag.inplace_view in func.tags else _written
         return write(func, in_place, args, kwargs)
+    if (made := parts_of(func, packet)) is not None:
+        return made(*args, **kwargs)
+    if (made := parts_of(func, _out_of_place(func))) is not None:
+        return _copied_into(args[0], made(*args, **kwargs))
     parts = func.decompose(*args, **kwargs)
     if parts is NotImplemented:
         _refuse(func, args, kwargs)
@@ -148,10 +153,36 @@ def _by_rule(
     given = _graded_among(args, kwargs)
     made = _applied(func, rule, given, args, kwargs)
     recorder = given[0].recorder
+    if func.overloadpacket not in (*moves.LIKE, *moves.ASKED) and _holds_plain(made):
+        recorder.trace.decided |= _undecided(func, given, args)
     if func.overloadpacket in moves.VIEWS:
         return _wrapped(made, lambda each: Graded(each, recorder, given[0].grade))
+    made = _apart(made, given)
     silent = func.overloadpacket in moves.RULES
     return _wrapped(made, lambda each: _graded(each, func, given, recorder, silent=silent))
+
+
+def _holds_plain(made: Any) -> bool:
+    """Whether numbers or places come out that know nothing of c any more."""
+    return any(
+        not isinstance(each, Term) and not (isinstance(each, Tensor) and not each.numel())
+        for each in (made if isinstance(made, list | tuple) else [made])
+    )
+
+
+def _undecided(func: Any, given: Sequence[Graded], args: tuple[Any, ...]) -> frozenset[Reason]:
+    if func.overloadpacket in sums.COMPARISONS:
+        return sums.undecided_by(*map(_as_term, args[:2]))
+    return frozenset[Reason]().union(*(each.dropped for each in given))
+
+
+def _apart(made: Any, given: Sequence[Graded]) -> Any:
+    """A result in memory of its own: a rule that changes no number gives back what it was given."""
+    if not isinstance(made, Term):
+        return made
+    memory = made.lead.untyped_storage().data_ptr()
+    shared = any(each.lead.untyped_storage().data_ptr() == memory for each in given)
+    return replace(made, lead=made.lead.clone()) if shared else made
 
 
 def _written(

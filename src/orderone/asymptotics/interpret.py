@@ -142,6 +142,7 @@ class _Watch:
                 degree=each.degree,
                 dropped=each.dropped,
                 source=each.source,
+                vanishes=not bool(each.lead.any()),
             )
             for each in tree_iter(output)
             if isinstance(each, Graded)

@@ -78,6 +78,9 @@ def _affine(x: Any, weight: Any, bias: Any) -> Term:
 
 def _normalised(x: Term, dims: tuple[int, ...], eps: float, *, centred: bool) -> Term:
     """(x − mean)/√(var + ε): ε vanishes above degree 0, and is all that is left below."""
+    if x.lead.dtype.itemsize < 4:  # as PyTorch does: squares and means in single precision
+        single = _normalised(replace(x, lead=x.lead.float(), tail=None), dims, eps, centred=centred)
+        return replace(single, lead=single.lead.to(x.lead.dtype))
     d = x.lead - x.lead.mean(dim=dims, keepdim=True) if centred else x.lead
     square = d.square().mean(dim=dims, keepdim=True)
     if x.degree < 0:
@@ -106,6 +109,22 @@ def _constant_rows(rows: int, x: Term, *, centred: bool) -> NoLimitError:
     )
 
 
+def _batch_norm_of_the_batch(x: Any, weight: Any, bias: Any, *settings: Any) -> Any:
+    """By the batch's own statistics, as weights are standardised and instances normalised."""
+    if len(settings) != 3:  # running statistics are written to
+        raise NoLimitError(
+            "a batch norm in training mode",
+            expected="running statistics, which scale nothing",
+            do="call model.eval()",
+        )
+    x = term(x)
+    dims = (0, *range(2, x.lead.ndim))
+    normal = _normalised(x, dims, settings[-1], centred=True)
+    shape = (1, -1) + (1,) * (x.lead.ndim - 2)
+    made = _affine(normal, _viewed(weight, shape), _viewed(bias, shape))
+    return made, torch.empty(0), torch.empty(0)
+
+
 def _variance(packet: Any) -> Callable[..., Term]:
     """Of degree 2k; a deviation is its root."""
 
@@ -130,6 +149,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten._fused_rms_norm: _fused_rms_norm,
     aten.native_group_norm: _group_norm,
     aten._native_batch_norm_legit_no_training: _batch_norm,
+    aten._native_batch_norm_legit: _batch_norm_of_the_batch,
     aten.var: _variance(aten.var),
     aten.std: _variance(aten.std),
     aten.var_mean: _variance_and_mean,

@@ -1,6 +1,7 @@
 """Sums, products and contractions: [MRGSS21] Table 1's linear layer, bias, sum and product."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,13 +10,19 @@ from torch import Tensor
 
 from orderone.asymptotics.term import (
     NoLimitError,
+    Reason,
     Term,
-    joined,
+    also,
+    beside,
+    chosen,
+    difference,
+    lowest,
     masked,
-    minus,
     plus,
     reciprocal,
     scaled,
+    side_by_side,
+    sign_of,
     term,
     terms,
     times,
@@ -107,30 +114,73 @@ def _convolution(x: Any, weight: Any, bias: Any, *settings: Any) -> Term:
 
 
 def _where(condition: Tensor, x: Any, y: Any) -> Term:
-    return joined(terms(x, y), lambda leads: torch.where(condition, leads[0], leads[1]))
+    return chosen(condition, *terms(x, y))
 
 
 def _masked_fill(x: Term, mask: Tensor, value: Any) -> Term:
-    return joined(terms(x, value), lambda leads: torch.where(mask, leads[1], leads[0]))
+    x, y = terms(x, value)
+    return chosen(mask, y, x)
 
 
 def _larger(x: Any, y: Any) -> Term:
     x, y = terms(x, y)
-    return _where(minus(x, y).lead >= 0, x, y)
+    return _in_the_end(chosen(_difference(x, y) >= 0, x, y), x, y)
 
 
 def _smaller(x: Any, y: Any) -> Term:
     x, y = terms(x, y)
-    return _where(minus(x, y).lead <= 0, x, y)
+    return _in_the_end(chosen(_difference(x, y) <= 0, x, y), x, y)
+
+
+def _in_the_end(made: Term, x: Term, y: Term) -> Term:
+    """Which of two degrees is larger is decided at some c, and not before."""
+    return replace(made, dropped=made.dropped | undecided_by(x, y))
+
+
+def undecided_by(x: Any, y: Any) -> frozenset[Reason]:
+    """Why the order of two values may differ at some c from that in the limit."""
+    x, y = terms(x, y)
+    if x.degree == y.degree or x.is_nothing or y.is_nothing or bool(_hidden_in(x, y).all()):
+        return x.dropped | y.dropped
+    return also(x.dropped | y.dropped, "saturation")
+
+
+def _difference(x: Term, y: Term) -> Tensor:
+    """What has the sign of x − y where that decides what leads the larger or the smaller."""
+    if x.degree == y.degree or x.is_nothing or y.is_nothing:
+        return x.lead - y.lead
+    larger = difference(x, y)
+    try:
+        return sign_of(larger)
+    except NoLimitError:  # where it is unknown, both are of lower degree than the rest
+        return larger.lead
 
 
 def _clamp(x: Term, low: Any = None, high: Any = None) -> Term:
     """Bounds at the end of the dtype, which guard against overflow, bound nothing in the limit."""
-    if low is not None and not _is_endless(low, x.lead):
+    low, high = (None if _is_endless(each, x.lead) else each for each in (low, high))
+    if isinstance(low, int | float) and isinstance(high, int | float) and x.degree > 0:
+        return _between(x, low, high)
+    if low is not None:
         x = _larger(x, low)
-    if high is not None and not _is_endless(high, x.lead):
-        x = _smaller(x, high)
-    return x
+    return x if high is None else _smaller(x, high)
+
+
+def _between(x: Term, low: float, high: float) -> Term:
+    """What grows ends at one of two bounds; where it leads with 0, what stands beside it does."""
+    if x.degree <= 0 or x.is_nothing:
+        lead = x.lead if x.degree >= 0 else torch.zeros_like(x.lead)
+        return Term(lead=lead.clamp(low, high), dropped=x.dropped)
+    lead = torch.where(x.lead > 0, high, low).to(x.lead.dtype)
+    undecided = x.lead == 0
+    if not bool(undecided.any()):
+        return Term(lead=lead, dropped=also(x.dropped - {"constant", "lower degree"}, "saturation"))
+    if x.dropped <= {"saturation"}:
+        rest = Term(lead=torch.zeros_like(lead).clamp(low, high))
+    else:
+        rest = _between(beside(x, undecided), low, high)
+    dropped = also(x.dropped | rest.dropped, "saturation")
+    return Term(lead=torch.where(undecided, rest.lead, lead), dropped=dropped)
 
 
 def _is_endless(bound: Any, like: Tensor) -> bool:
@@ -146,21 +196,40 @@ def _clamp_max(x: Term, high: Any) -> Term:
 
 def _cat(parts: list[Any], dim: int = 0) -> Term:
     kept = [part for part in parts if term(part).lead.shape != (0,)]  # an empty cache
-    return joined(terms(*kept), lambda leads: torch.cat(leads, dim))
+    return side_by_side(terms(*kept), lambda leads: torch.cat(leads, dim))
 
 
 def _stack(parts: list[Any], dim: int = 0) -> Term:
-    return joined(terms(*parts), lambda leads: torch.stack(leads, dim))
+    return side_by_side(terms(*parts), lambda leads: torch.stack(leads, dim))
 
 
 def _index_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> Term:
     if accumulate:
-        raise _refused_write("an indexed sum")
-    return joined(terms(x, values), lambda leads: aten.index_put(leads[0], indices, leads[1]))
+        return _plus_scattered(x, values, lambda into, v: aten.index_put(into, indices, v, True))
+    return side_by_side(terms(x, values), lambda leads: aten.index_put(leads[0], indices, leads[1]))
 
 
-def _refused_write(what: str) -> NoLimitError:
-    return NoLimitError(what, expected="a plain write", do="write it as an addition")
+def _plus_scattered(x: Any, values: Any, put: Callable[[Tensor, Tensor], Tensor]) -> Term:
+    """x and what is added to it at some places: a sum, the rest of which is 0."""
+    x, v = terms(x, values)
+    added = put(torch.zeros_like(x.lead, dtype=v.lead.dtype), v.lead)
+    return plus(x, Term(lead=added, degree=v.degree, dropped=v.dropped))
+
+
+def _scatter(x: Any, dim: int, index: Tensor, values: Any, **named: Any) -> Term:
+    if named:
+        raise NoLimitError(
+            f"a scatter with {next(iter(named))}=", expected="a plain write", do="write it as a sum"
+        )
+    x, v = terms(x, values)
+    v = replace(v, lead=v.lead.expand(index.shape) if not v.lead.ndim else v.lead, tail=None)
+    return side_by_side(
+        [replace(x, tail=None), v], lambda leads: aten.scatter(leads[0], dim, index, leads[1])
+    )
+
+
+def _scatter_add(x: Any, dim: int, index: Tensor, values: Any) -> Term:
+    return _plus_scattered(x, values, lambda into, v: aten.scatter_add(into, dim, index, v))
 
 
 def _compared(packet: Any) -> Callable[..., Tensor]:
@@ -168,15 +237,33 @@ def _compared(packet: Any) -> Callable[..., Tensor]:
 
     def rule(x: Any, y: Any) -> Tensor:
         x, y = terms(x, y)
-        if x.degree == y.degree:
-            return packet(x.lead, y.lead)
-        return packet(minus(x, y).lead, 0)
+        plain = packet(x.lead, y.lead)
+        hidden = _hidden_in(x, y)
+        if bool(hidden.all()) or _compare_as_they_are(x, y):
+            return plain
+        return torch.where(hidden, plain, packet(sign_of(difference(x, y)), 0))
 
     return rule
 
 
+def _hidden_in(x: Term, y: Term) -> Tensor:
+    """Where one of the two is a mask, or infinite: no degree changes how that compares."""
+    edges = [lowest(each.lead.dtype) if each.lead.is_floating_point() else None for each in (x, y)]
+    found = [
+        torch.zeros_like(each.lead, dtype=torch.bool) if edge is None else each.lead <= edge
+        for each, edge in zip((x, y), edges, strict=True)
+    ]
+    return found[0] | found[1] | (y.lead == torch.inf)
+
+
+def _compare_as_they_are(x: Term, y: Term) -> bool:
+    return x.degree == y.degree and (
+        x.dropped | y.dropped <= {"saturation"} or not bool((x.lead == y.lead).any())
+    )
+
+
 _PRODUCTS = (aten.mm, aten.bmm, aten.mv, aten.dot, aten.matmul)
-_COMPARISONS = (aten.gt, aten.ge, aten.lt, aten.le, aten.eq, aten.ne)
+COMPARISONS = (aten.gt, aten.ge, aten.lt, aten.le, aten.eq, aten.ne)
 
 RULES: dict[Any, Callable[..., Any]] = {
     aten.add: _add,
@@ -203,5 +290,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.cat: _cat,
     aten.stack: _stack,
     aten.index_put: _index_put,
-    **{packet: _compared(packet) for packet in _COMPARISONS},
+    aten.scatter: _scatter,
+    aten.scatter_add: _scatter_add,
+    **{packet: _compared(packet) for packet in COMPARISONS},
 }

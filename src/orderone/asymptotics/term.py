@@ -71,6 +71,11 @@ class Term:
     def vanishes(self) -> bool:
         return not bool(self.lead.any())
 
+    @property
+    def is_nothing(self) -> bool:
+        """Whether it is 0, or exponentially small, throughout: of a degree below all others."""
+        return self.dropped <= {"saturation"} and self.vanishes
+
 
 def term(value: Any, like: Tensor | None = None) -> Term:
     """A term as it is; numbers and ordinary tensors are data, of degree 0."""
@@ -111,11 +116,16 @@ def plus(x: Term, y: Term) -> Term:
     dtype = torch.result_type(x.lead, y.lead)
     if larger.vanishes:
         if larger.zeros_are_certain:
-            return _spread(smaller, shape, dtype)
-        raise _cancelled(f"a sum with a value of degree {smaller.degree}", larger.degree)
+            return _beside_nothing(smaller, larger, shape, dtype)
+        raise cancelled(f"a sum with a value of degree {smaller.degree}", larger.degree)
     if smaller.vanishes and smaller.zeros_are_certain:
-        return _spread(larger, shape, dtype)
+        return _beside_nothing(larger, smaller, shape, dtype)
     return _dominated(larger, smaller, shape, dtype)
+
+
+def _beside_nothing(x: Term, zero: Term, shape: torch.Size, dtype: torch.dtype) -> Term:
+    """x + 0, which is exact if the 0 is."""
+    return replace(_spread(x, shape, dtype), dropped=x.dropped | zero.dropped)
 
 
 def minus(x: Term, y: Term) -> Term:
@@ -135,12 +145,37 @@ def scaled(x: Term, factor: float) -> Term:
 
 def times(x: Term, y: Term, product: Callable[..., Tensor]) -> Term:
     """Any product linear in both factors: degrees add, [MRGSS21] Table 1."""
+    lead = product(x.lead, y.lead)
+    if not bool(torch.isfinite(lead).all()):
+        lead = _beside_infinite(lead, x, y, product)
+    dropped = x.dropped | y.dropped
+    for each in (x, y):
+        if each.is_nothing:  # 0 times anything is 0, whatever else the other is made of
+            dropped = each.dropped
     return Term(
-        lead=product(x.lead, y.lead),
+        lead=lead,
         degree=x.degree + y.degree,
-        dropped=x.dropped | y.dropped,
+        dropped=dropped,
         tail=_product_tail(x, y, product),
         followed=x.is_known and y.is_known,
+    )
+
+
+def _beside_infinite(lead: Tensor, x: Term, y: Term, product: Callable[..., Tensor]) -> Tensor:
+    """The product where a factor is 1/(0 + ε), written ∞: 0 beside a certain 0, else refused."""
+    infinite = x.lead.isposinf().any() or y.lead.isposinf().any()
+    if not bool(infinite):
+        return lead
+    if product is torch.mul:
+        for one, other in ((x, y), (y, x)):
+            if one.zeros_are_certain:
+                lead = torch.where((one.lead == 0) & other.lead.isposinf(), 0.0, lead)
+    if not bool((lead.isnan() | lead.isinf()).any()):
+        return lead
+    raise NoLimitError(
+        "a division by numbers whose leading coefficient is 0, beside a constant",
+        expected="divisors that do not vanish, or a numerator that vanishes with them",
+        do="take inputs without constant rows, or leave some parameters unscaled",
     )
 
 
@@ -156,7 +191,7 @@ def power(x: Term, exponent: float) -> Term:
 
 
 def reciprocal(x: Term) -> Term:
-    """1/x. Where x is 0 for certain, so is what it normalises: 0/ε = 0, which 0 · 0 gives too."""
+    """1/x. Where x is 0 for certain but for an ε, ∞: of 1/ε no multiple of c^−k is enough."""
     zero = x.lead == 0
     if not bool(zero.any()):
         return Term(lead=x.lead.reciprocal(), degree=-x.degree, dropped=x.dropped)
@@ -166,7 +201,7 @@ def reciprocal(x: Term) -> Term:
             expected="divisors that do not vanish",
             do="take inputs without constant rows, or leave some parameters unscaled",
         )
-    lead = torch.where(zero, 0.0, x.lead.reciprocal())
+    lead = torch.where(zero, torch.inf, x.lead.reciprocal())
     return Term(lead=lead, degree=-x.degree, dropped=x.dropped)
 
 
@@ -183,27 +218,89 @@ def joined(parts: Sequence[Term], join: Callable[[list[Tensor]], Tensor]) -> Ter
         degrees = ", ".join(map(str, smaller))
         note = f"entries of degree {degrees} beside entries of degree {degree} become 0"
     tail = _joined_tail(parts, degree, join)
-    known = not smaller and all(part.is_known for part in parts)
+    known = all(part.is_known for part in parts)
     return Term(
         lead=join(leads), degree=degree, dropped=dropped, tail=tail, followed=known, note=note
     )
 
 
+def side_by_side(parts: Sequence[Term], join: Callable[[list[Tensor]], Tensor]) -> Term:
+    """Joined; refused where the part of the largest degree has no leading coefficient but 0."""
+    made = joined(parts, join)
+    smaller = [part.degree for part in parts if part.degree < made.degree and not part.vanishes]
+    if smaller and made.vanishes:
+        raise cancelled(f"a tensor with entries of degree {max(smaller)}", made.degree)
+    return made
+
+
+def chosen(condition: Tensor, x: Term, y: Term) -> Term:
+    """x where the condition holds, else y: what is nowhere taken counts for nothing."""
+    shape = torch.broadcast_shapes(condition.shape, x.lead.shape, y.lead.shape)
+    dtype = torch.result_type(x.lead, y.lead)
+    for each, taken in ((x, bool(condition.all())), (y, not bool(condition.any()))):
+        if taken and condition.numel():
+            return _spread(each, shape, dtype)
+    x = replace(x, lead=torch.where(condition, x.lead, torch.zeros_like(x.lead)))
+    y = replace(y, lead=torch.where(condition, torch.zeros_like(y.lead), y.lead))
+    return side_by_side([x, y], lambda leads: torch.where(condition, leads[0], leads[1]))
+
+
+def sign_of(x: Term, among: Tensor | None = None) -> Tensor:
+    """The sign of v(c) as c → ∞: of what leads, and where that is 0 of what stands beside it.
+
+    Signs that are not ``among`` those asked for are of the leading coefficients alone.
+    """
+    sign = x.lead.sign()
+    undecided = sign == 0 if among is None else (sign == 0) & among
+    if x.dropped <= {"saturation"} or not bool(undecided.any()):
+        return sign
+    return torch.where(undecided, sign_of(beside(x, undecided), undecided).to(sign.dtype), sign)
+
+
+def beside(x: Term, undecided: Tensor) -> Term:
+    """What stands beside the leading coefficient; refused where products have forgotten it."""
+    if x.tail is None or not x.followed:
+        raise NoLimitError(
+            f"{int(undecided.sum())} numbers of degree {x.degree} whose leading coefficient is 0",
+            expected="leading coefficients that tell their sign",
+            do="change the parameters or inputs that make them cancel, or leave some unscaled",
+        )
+    return replace(x.tail, lead=x.tail.lead.expand(x.lead.shape))
+
+
 def _tie(x: Term, y: Term) -> Term:
-    lead = x.lead + y.lead
+    made = _added(x, y)
+    if not made.dropped or not made.vanishes or (x.vanishes and y.vanishes):
+        return made
+    raise cancelled("a sum", x.degree)
+
+
+def difference(x: Term, y: Term) -> Term:
+    """x − y to be asked for its sign, which what stands beside the leading coefficients tells."""
+    return _added(x, scaled(y, -1)) if x.degree == y.degree else minus(x, y)
+
+
+def _added(x: Term, y: Term) -> Term:
+    lead = _rounded_to_zero(x.lead + y.lead, x.lead, y.lead)
     for each in (x, y):
         if (hidden := masked(each.lead)) is not None:
             lead = torch.where(hidden, torch.minimum(x.lead, y.lead), lead)
-    made = Term(
+    return Term(
         lead=lead,
         degree=x.degree,
         dropped=x.dropped | y.dropped,
         tail=_sum_of(x.tail, y.tail),
         followed=x.is_known and y.is_known,
     )
-    if not made.dropped or not made.vanishes or (x.vanishes and y.vanishes):
-        return made
-    raise _cancelled("a sum", x.degree)
+
+
+def _rounded_to_zero(total: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """The sum, 0 where the summands cancel but for their rounding."""
+    if not total.is_floating_point():
+        return total
+    rounding = 4 * torch.finfo(total.dtype).eps * torch.maximum(x.abs(), y.abs())
+    gone = (total.abs() <= rounding) & (total != 0)
+    return total.masked_fill(gone, 0.0) if bool(gone.any()) else total
 
 
 def _dominated(larger: Term, smaller: Term, shape: torch.Size, dtype: torch.dtype) -> Term:
@@ -216,11 +313,13 @@ def _dominated(larger: Term, smaller: Term, shape: torch.Size, dtype: torch.dtyp
     elif not smaller.degree and bool((smaller.lead < -1e3).any()):
         note += ": a finite mask, which leaks"
     number = smaller.lead.numel() == 1 and not smaller.degree and not smaller.dropped
-    reason: Reason = "constant" if number else "lower degree"
+    # Beside a 0 a number is only nothing if it is an ε, put there for that case.
+    epsilon = number and (abs(float(smaller.lead)) <= 1e-3 or bool(larger.lead.all()))
+    reason: Reason = "constant" if epsilon else "lower degree"
     if _fits_any_degree(smaller):
-        return replace(larger, lead=lead, note="", margin=None)
-    # A number is the same for all scores of a row and decides no tie.
-    tail = larger.tail if number else _sum_of(larger.tail, _spread(smaller, shape, dtype))
+        dropped = larger.dropped | smaller.dropped
+        return replace(larger, lead=lead, dropped=dropped, note="", margin=None)
+    tail = _sum_of(larger.tail, _spread(smaller, shape, dtype))
     return Term(
         lead=lead,
         degree=larger.degree,
@@ -259,12 +358,28 @@ def _product_tail(x: Term, y: Term, product: Callable[..., Tensor]) -> Term | No
 def _joined_tail(
     parts: Sequence[Term], degree: Fraction, join: Callable[[list[Tensor]], Tensor]
 ) -> Term | None:
-    """The tails side by side, 0 where a part has none."""
-    tails = [part.tail if part.degree == degree else None for part in parts]
+    """The tails side by side, 0 where a part has none; a part of smaller degree is one."""
+    tails = [_part_of_tail(part, degree) for part in parts]
     if not any(tails):
         return None
     none = [Term(lead=torch.zeros_like(part.lead)) for part in parts]
-    return joined([tail or zero for tail, zero in zip(tails, none, strict=True)], join)
+    try:
+        return joined([tail or zero for tail, zero in zip(tails, none, strict=True)], join)
+    except NoLimitError:
+        return None
+
+
+def _part_of_tail(part: Term, degree: Fraction) -> Term | None:
+    if part.degree < degree:
+        return None if _fits_any_degree(part) else replace(part, lead=_without_masks(part.lead))
+    if part.degree > degree or part.tail is None:
+        return None
+    return replace(part.tail, lead=part.tail.lead.expand(part.lead.shape))
+
+
+def _without_masks(lead: Tensor) -> Tensor:
+    hidden = masked(lead)
+    return lead if hidden is None else lead.masked_fill(hidden, 0.0)
 
 
 def _fits_any_degree(x: Term) -> bool:
@@ -280,7 +395,7 @@ def _mask_or_zero(lead: Tensor) -> Tensor:
     return zero if hidden is None else torch.where(hidden, lead, zero)
 
 
-def _cancelled(where: str, degree: Fraction) -> NoLimitError:
+def cancelled(where: str, degree: Fraction) -> NoLimitError:
     return NoLimitError(
         f"leading coefficients of degree {degree} that cancel to 0 in {where}",
         expected="a leading coefficient that is not 0, since what is left has a lower degree",

@@ -46,6 +46,8 @@ class ModuleDegree:
     degree: Fraction
     dropped: frozenset[Reason]
     source: Source
+    vanishes: bool
+    """Whether all leading coefficients are 0: the degree is then a bound."""
 
 
 @dataclass(kw_only=True)
@@ -56,6 +58,8 @@ class Trace:
     modules: list[ModuleDegree] = field(default_factory=list[ModuleDegree])
     output: list[ModuleDegree] = field(default_factory=list[ModuleDegree])
     """Every graded tensor that the whole model gave."""
+    decided: frozenset[Reason] = frozenset()
+    """Beside what the values were that became ordinary numbers: by a comparison, as a place."""
 
     @property
     def degree(self) -> Fraction | None:
@@ -70,7 +74,8 @@ class Trace:
     @property
     def beside(self) -> list[Reason]:
         """Why it does not: what the outputs hold beside their leading coefficients."""
-        return sorted(set[Reason]().union(*(each.dropped for each in self.output)))
+        dropped = (each.dropped for each in self.output)
+        return sorted(self.decided.union(*dropped)) if self.output else []
 
     @property
     def margin(self) -> float | None:

@@ -163,6 +163,8 @@ def _found(trace: Trace, zeros: list[str]) -> list[str]:
         if trace.exact
         else f"f(x; cθ) / c^{k} has a limit as c → ∞; beside it: {', '.join(trace.beside)}."
     ]
+    if trace.output[0].vanishes:
+        said.append(f"All leading coefficients are 0: {k} is a bound, and the degree is unknown.")
     if trace.margin is not None:
         said.append(
             f"Attention saturates; of a row's scores the two largest differ by {trace.margin:.1e} "
@@ -181,6 +183,7 @@ def _json(trace: Trace, zeros: list[str]) -> dict[str, Any]:
     return {
         "degree": None if trace.degree is None else float(trace.degree),
         "exact": trace.exact,
+        "vanishes": bool(trace.output) and trace.output[0].vanishes,
         "beside": trace.beside,
         "margin": trace.margin,
         "zero_parameters": zeros,
