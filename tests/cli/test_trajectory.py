@@ -3,13 +3,18 @@
 import json
 from importlib.resources import as_file, files
 
+import numpy as np
 import polars as pl
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from orderone.cli import run
+from orderone.cli.trajectory_page import sections
 from orderone.core.record import read_records
+from orderone.trajectory.geometry import Neighbours
+from orderone.trajectory.growth import growth
+from orderone.trajectory.series import Trajectory
 
 KINDS = {"norm", "cosine_next", "step_norm", "alignment"}
 ENDS = {f"{what}_to_{end}" for what in ("distance", "cosine") for end in ("first", "last")}
@@ -169,6 +174,25 @@ def test_distances_and_angles_to_both_ends(tmp_path, capsys):
     records = read_records(to / "records.jsonl").filter(pl.col("group") == "total")
     kept = records.filter(pl.col("name") == "distance_to_last")["value"].to_list()
     assert kept == total["distance_to_last"]
+
+
+def test_the_page_draws_the_law_from_where_it_holds():
+    steps = np.arange(40) * 100.0
+    norm = np.where(steps < 500, 9.0, np.sqrt(steps / 10))
+    missing = np.full(39, np.nan)
+    group = Neighbours(norm=norm, step_norm=missing, alignment=missing, one_minus_cosine=missing)
+    result = Trajectory(
+        steps=tuple(int(step) for step in steps),
+        names=tuple(map(str, steps)),
+        groups={"total": group},
+        pairs={},
+        laws={"total": growth(steps, norm, 500)},
+        dynamics={},
+    )
+    (drawn,) = [each for each in sections(result) if each.heading == "Growth"]
+    rows = drawn.chart.to_dict()["datasets"].popitem()[1]
+    assert [row["law"] for row in rows[:5]] == [None] * 5
+    assert [row["law"] for row in rows[5:]] == pytest.approx(list(norm[5:]), rel=1e-6)
 
 
 def test_t5s_encoder_grows_as_the_root_of_steps(tmp_path, capsys):

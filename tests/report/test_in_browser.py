@@ -153,6 +153,28 @@ def test_nothing_is_wider_than_a_phone(opened, tmp_path):
     assert text.evaluate("e => e.getScreenCTM().a") == 1  # letters are as large as they were drawn
 
 
+@pytest.mark.parametrize("widths", [(390,), (1280, 390)])
+def test_a_legend_of_many_rows_is_seen_whole(opened, widths):
+    """Also after the window became narrow."""
+    names = [f"encoder_layer_{i}" for i in range(7)]
+    rows = [(name, step, float(step)) for name in names for step in range(3)]
+    frame = pl.DataFrame(rows, schema=["layer", "step", "norm"], orient="row")
+    colour = ("layer", "layer")
+    chart = lines(frame, x=("step", "step"), y=("norm", "‖θ‖"), colour=colour, title="t")
+    html = page(title="t", found=[], sections=[Section(heading="h", chart=chart)])
+    shown = opened(html, width=widths[0])
+    for width in widths[1:]:
+        shown.set_viewport_size({"width": width, "height": 900})
+    shown.wait_for_function(
+        """() => {
+          const [picture, legend] = [".live svg", ".live .role-legend"].map(
+            (query) => document.querySelector(query).getBoundingClientRect());
+          return legend.height > 100 && legend.bottom <= picture.bottom;
+        }""",
+        timeout=5_000,
+    )
+
+
 def test_a_hostile_run_shows_its_names_and_runs_none(opened, tmp_path):
     shown = opened(report([hostile(tmp_path), training(tmp_path / "a")]).html())
     text = shown.locator("body").inner_text()

@@ -7,7 +7,7 @@ from scipy import optimize, stats
 from orderone.trajectory import residuals
 from orderone.trajectory.exponent import exponent_interval
 from orderone.trajectory.growth import growth
-from orderone.trajectory.laws import LAWS, fit
+from orderone.trajectory.laws import LAWS, MISALIGNED, fit, told
 
 TRIALS = 20
 
@@ -144,6 +144,17 @@ def test_a_short_walk_from_afar_is_seldom_wrongly_called_certain():
         found = growth(np.arange(20) * 1000.0, np.array(norms))
         certain += found.sure and found.best != "sqrt"
     assert certain <= 2
+
+
+def test_the_sentence_tells_the_fit_that_was_best():
+    """√(‖θ_0‖² + ct) is told as √t, with its own r² and not that of a√t + b."""
+    t = np.arange(30) * 100.0
+    found = growth(t, np.sqrt(4 + t / 1000))
+    assert (found.best, found.form) == ("sqrt", MISALIGNED)
+    assert found.fits["sqrt"].r2 < 0.97
+    assert found.sentence.startswith("grows as √t, r² 1.000000")
+    assert told(found.fit, t) == pytest.approx(np.sqrt(4 + t / 1000), rel=1e-3)
+    assert found.as_json()["form"] == "sqrt-from-start"
 
 
 def test_warm_up_is_found_and_left_out():

@@ -8,7 +8,9 @@ import numpy as np
 import polars as pl
 
 from orderone.report.charts import lines
+from orderone.report.fitted import fitted
 from orderone.report.page import Section
+from orderone.trajectory.laws import told
 
 if TYPE_CHECKING:
     from orderone.trajectory.series import Trajectory
@@ -22,15 +24,15 @@ def sections(result: Trajectory) -> list[Section]:
     spoken = result.headline[:_MOST]
     found = [_findings(result)]
     if len(result.steps) > 1:
-        found += [_series(result, spoken, *_GROWTH), _laws(result)]
-        found += [_series(result, _spread(layers), *_BY_LAYER), _by_layer(result, layers)]
+        found += [_growth(result, spoken, *_GROWTH), _laws(result)]
+        found += [_growth(result, _spread(layers), *_BY_LAYER), _by_layer(result, layers)]
         found += [_series(result, spoken, *what) for what in (_DIRECTION, _STEP, _ALIGNMENT)]
         found += [_shares(result), *_path(result)]
     return [each for each in found if each is not None]
 
 
-_GROWTH = ("norm", "Growth", "‖θ‖", "Norm over steps, a line each group")
-_BY_LAYER = ("norm", "Growth by layer", "‖θ‖", "Norm over steps, a line each layer")
+_GROWTH = ("Growth", "Norm over steps, a line each group, with the law that fits best")
+_BY_LAYER = ("Growth by layer", "Norm over steps, a line each layer, with the law that fits best")
 _DIRECTION = (
     "one_minus_cosine",
     "Direction",
@@ -71,6 +73,37 @@ def _series(
     return Section(heading=heading, chart=chart, alternative=alternative)
 
 
+def _growth(result: Trajectory, names: list[str], heading: str, alternative: str) -> Section | None:
+    """Norms, and from where warm-up ends the law that fits each best."""
+    steps = np.array(result.steps, dtype=np.float64)
+    rows: list[tuple[str, int, float, float | None]] = []
+    for name in names:
+        law, norm = result.laws[name], result.groups[name].norm
+        through = np.full(len(steps), np.nan) if law.fit is None else told(law.fit, steps)
+        rows += [
+            (
+                name,
+                int(step),
+                float(value),
+                float(at) if at > 0 and step >= law.first_step else None,
+            )
+            for step, value, at in zip(steps, norm, through, strict=True)
+            if np.isfinite(value)
+        ]
+    if not rows:
+        return None
+    frame = pl.DataFrame(rows, schema=["group", "step", "norm", "law"], orient="row")
+    chart = fitted(
+        frame,
+        x=("step", "step"),
+        y=("norm", "‖θ‖"),
+        law=("law", "the law that fits best"),
+        colour=("group", "group"),
+        title=heading,
+    )
+    return Section(heading=heading, chart=chart, alternative=alternative)
+
+
 def _laws(result: Trajectory) -> Section:
     rows = [
         [name, law, f"{each.r2:.6f}", f"{each_growth.criteria[law]:.1f}", _shape(law, each)]
@@ -78,18 +111,18 @@ def _laws(result: Trajectory) -> Section:
         for each_growth in [result.laws[name]]
         for law, each in each_growth.fits.items()
     ]
-    told = " ".join(f"{name}: {result.laws[name].sentence}." for name in result.headline)
+    text = " ".join(f"{name}: {result.laws[name].sentence}." for name in result.headline)
     columns = ("group", "law", "r²", "AICc, correlated residuals", "exponent")
-    return Section(heading="Laws of growth", text=told, columns=columns, rows=rows)
+    return Section(heading="Laws of growth", text=text, columns=columns, rows=rows)
 
 
 def _by_layer(result: Trajectory, layers: list[str]) -> Section | None:
     """What fits each layer's growth, and how well √t does."""
     rows = [
-        [name, each.best, f"{each.fits[each.best].r2:.6f}", f"{each.fits['sqrt'].r2:.6f}", power]
+        [name, each.form or "", f"{each.fit.r2:.6f}", f"{each.fits['sqrt'].r2:.6f}", power]
         for name in layers
         for each in [result.laws[name]]
-        if each.best is not None
+        if each.fit is not None
         for power in [_shape("power", each.fits.get("power"))]
     ]
     if not rows:
@@ -116,7 +149,7 @@ def _shares(result: Trajectory) -> Section | None:
     ]
     if not rows:
         return None
-    told = " ".join(
+    text = " ".join(
         f"{name}: {result.dynamics[name].sentence}."
         for name in result.headline
         if name in result.dynamics
@@ -128,13 +161,13 @@ def _shares(result: Trajectory) -> Section | None:
         "misaligned account off by",
         "aligned account off by",
     )
-    return Section(heading="Aligned or misaligned", text=told, columns=columns, rows=rows)
+    return Section(heading="Aligned or misaligned", text=text, columns=columns, rows=rows)
 
 
 def _path(result: Trajectory) -> list[Section]:
     if "total" not in result.pairs or len(result.steps) < 3:
         return []
-    frame = result.path("total").with_columns(group=pl.lit("total"))
+    frame = result.path("total")
     chart = lines(
         frame,
         x=("first", "first principal component"),
@@ -144,14 +177,18 @@ def _path(result: Trajectory) -> list[Section]:
         order="step",
     )
     dimension = result.pairs["total"].effective_dimension
-    text = f"The path spreads over {dimension:.2f} principal components."
+    start, end = ((f"{at[0]:.3g}", f"{at[1]:.3g}") for at in (frame.row(0)[1:], frame.row(-1)[1:]))
+    text = (
+        f"From step {result.steps[0]:,} at ({', '.join(start)}) to step {result.steps[-1]:,} at "
+        f"({', '.join(end)}). The path spreads over {dimension:.2f} principal components."
+    )
     alternative = "The path of the parameters on its first two principal components"
     return [Section(heading="Path", text=text, chart=chart, alternative=alternative)]
 
 
 def _findings(result: Trajectory) -> Section:
     rows = [[each.checkpoint, each.kind, each.detail] for each in result.findings]
-    text = "" if rows else "Nothing is wrong with the files."
-    text = " ".join([text, *result.notes])
+    said = [] if rows else ["Nothing is wrong with the files"]
+    text = " ".join(f"{each}." for each in [*said, *result.notes])
     columns = ("checkpoint", "kind", "what is wrong")
     return Section(heading="Findings", text=text, columns=columns, rows=rows)

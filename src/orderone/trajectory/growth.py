@@ -34,15 +34,22 @@ class Growth:
     sure: bool
     rival: str | None = None
     verb: str = "grows"
+    form: str | None = None
+    """Which of the fits ``best`` is: √t is also '√t from the start on'."""
+
+    @property
+    def fit(self) -> Fit | None:
+        """The fit of the best law."""
+        return None if self.form is None else self.fits[self.form]
 
     @property
     def sentence(self) -> str:
-        if self.best is None:
+        chosen = self.fit
+        if self.best is None or chosen is None:
             return "too few checkpoints, or no change, to tell a law of growth"
         after = f" from step {self.first_step:,} on" if self.start else ""
         if self.best == "turns":
             return f"the norm turns{after}: no law of growth"
-        chosen = self.fits[self.best]
         text = f"{self.verb} as {_FORMULAS[self.best]}{after}, r² {_r2(chosen.r2)}"
         if self.best == "power":
             low, high = chosen.interval or (float("nan"), float("nan"))
@@ -67,6 +74,7 @@ class Growth:
             if name == "power":
                 laws["power"] |= {"p": each.shape, "p_interval": list(each.interval or ())}
         laws["best"] = self.best
+        laws["form"] = self.form and _FORMS.get(self.form, self.form)
         laws["sure"] = self.sure
         laws["from"] = self.first_step
         laws["sentence"] = self.sentence
@@ -108,6 +116,7 @@ def growth(steps: Float, norm: Float, start_step: float | None = None) -> Growth
         start=offset + skipped,
         first_step=int(t[skipped]),
         best=_key(best),
+        form=best,
         sure=sure,
         rival=None if rival is None else _key(rival),
         verb="grows" if y[-1] > y[skipped] else "shrinks",

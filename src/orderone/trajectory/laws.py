@@ -107,6 +107,8 @@ class Fit:
     law: str
     shape: float
     coefficients: tuple[float, ...]
+    last: float
+    """The step that is t = 1."""
     r2: float
     deviance: float
     """−2 log likelihood at the best shape and correlation."""
@@ -140,12 +142,19 @@ def fit(law: Law, t: Float, y: Float) -> Fit | None:
         law=law.name,
         shape=shape,
         coefficients=tuple(float(c) for c in coefficients),
+        last=float(t[-1]),
         r2=1 - float(np.sum((y - columns @ coefficients) ** 2)) / spread if spread else 1.0,
         deviance=float(at_finer.min()),
         correlation=float(correlation),
         parameters=law.parameters + 2,
         interval=_interval(scaled, y, shape, coefficients[0]) if law.name == "power" else None,
     )
+
+
+def told(fit: Fit, t: Float) -> Float:
+    """The norm at steps t as the fit has it."""
+    (law,) = [each for each in LAWS if each.name == fit.law]
+    return law.columns(t / fit.last, fit.shape) @ np.array(fit.coefficients)
 
 
 def _surface(law: Law, t: Float, y: Float, shapes: Float) -> tuple[Float, Float]:

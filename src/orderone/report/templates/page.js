@@ -141,7 +141,11 @@
     const table = numbers(given);
     fixed.hidden = true; // before the width of its place is asked for
     const options = { mode: "vega", renderer: "svg", actions: false, defaultStyle: false, tooltip: point(new Map(given.usermeta.names)) };
-    return vegaEmbed(live, given, options).then(() => {
+    return vegaEmbed(live, given, options).then(async ({ view }) => {
+      // A legend takes as many rows as the width found leaves it: their height is known only now.
+      const fit = () => view.resize().runAsync();
+      await fit();
+      addEventListener("resize", () => requestAnimationFrame(fit));
       figure.append(choices);
       if (table) figure.append(table);
       figure.dataset.live = "yes";
