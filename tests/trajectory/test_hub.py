@@ -282,6 +282,26 @@ def test_a_killed_pass_goes_on_to_the_same_bits(tmp_path, over, monkeypatch):
     assert seen[0] < cut
 
 
+def test_a_pass_goes_on_from_before_the_way_was_broken(tmp_path, over, monkeypatch):
+    """What could not be downloaded today is no finding of tomorrow's run."""
+    monkeypatch.setattr("orderone.trajectory.one_pass._SECONDS_BETWEEN_SAVES", 0.0)
+    folder, state = write(tmp_path / "hub", rows=4_000), tmp_path / "state"
+    remote = Repository(folder)
+
+    def fail(revision, name, first):
+        if remote.bytes_read.total() > sum(size(each) for each in folder.iterdir()) / 2:
+            raise OSError("no network")
+
+    remote.fail = fail
+    found = over(remote, resume=state)
+    assert {f.kind for f in found.findings} == {"unreadable"}
+    assert found.steps == ()
+    seen = []
+    found = over(Repository(folder), resume=state, progress=lambda done, total: seen.append(done))
+    assert told(found) == told(trajectory(folder, memory=MEMORY))
+    assert seen[0] > 0.2 * seen[-1]
+
+
 def damaged(folder, what):
     """One way in which step 20 is wrong."""
     place = folder / "step20"
@@ -483,9 +503,10 @@ def test_a_server_that_answers_wrongly_is_a_finding(tmp_path, over, what, after)
     with served(folder) as (endpoint, answers):
         answers.wrong = only("step20", lambda seen: what, after)
         found = over(Hub(endpoint))
-    if what == "cut":  # half of what is left each time: the end is reached
-        assert found.findings == ()
+    if what == "cut":  # each time some more has come: the end is reached
         assert told(found) == told(trajectory(folder, memory=MEMORY))
+        asked = [path.split("/resolve/")[-1][:40] for _, path, _ in answers.requests]
+        assert asked.count(commit_of("step20")) > asked.count(commit_of("step10"))
         return
     assert [(f.checkpoint, f.kind) for f in found.findings] == [("step20", "unreadable")]
     assert WRONG[what] in found.findings[0].detail

@@ -29,10 +29,14 @@ class Finding:
 
 
 class UnreadableError(OrderoneError):
-    """A checkpoint, or a tensor of it, cannot be read; becomes a ``Finding``."""
+    """A checkpoint, or a tensor of it, cannot be read; becomes a ``Finding``.
 
-    def __init__(self, kind: Kind, detail: str) -> None:
+    ``passing``: the way to it failed, not the file, and may be good again.
+    """
+
+    def __init__(self, kind: Kind, detail: str, *, passing: bool = False) -> None:
         self.kind: Kind = kind
+        self.passing = passing
         # Damaged names may hold what no terminal or JSON reader takes.
         line = one_line(detail).encode(errors="backslashreplace").decode()
         self.detail = line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"

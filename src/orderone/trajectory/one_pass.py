@@ -111,6 +111,7 @@ class Pass:
         self.pieces = pieces(self.infos, chunk_elements(memory, len(checkpoints)))
         self.state = state
         self._saved = time.monotonic()
+        self._broken = False  # the way to a checkpoint, which may be good again: nothing to keep
 
     def run(self, progress: Progress | None = None) -> Sums:
         sums = self._resumed() or self._fresh()
@@ -170,6 +171,7 @@ class Pass:
                 return checkpoint.read(piece.name, piece.start, piece.stop)
             except UnreadableError as error:
                 sums.bad[i] = error.finding(checkpoint.name)
+                self._broken |= error.passing
         return torch.zeros(piece.stop - piece.start)
 
     def _finite(self, i: int, piece: Piece, chunk: Tensor, sums: Sums) -> Tensor:
@@ -258,7 +260,7 @@ class Pass:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _save_sometimes(self, sums: Sums) -> None:
-        if self.state is None:
+        if self.state is None or self._broken:
             return
         finished = sums.done == len(self.pieces)
         if finished or time.monotonic() - self._saved > _SECONDS_BETWEEN_SAVES:

@@ -109,7 +109,8 @@ class Distant:
     def get(self, first: int, last: int) -> UInt8[Tensor, " n"]:
         """Bytes first..last, which must exist."""
         if self._failed is not None:  # what failed after many attempts is not asked for again
-            raise UnreadableError(self._failed.kind, self._failed.detail)
+            again = self._failed
+            raise UnreadableError(again.kind, again.detail, passing=again.passing)
         try:
             window = self._arrived()
             if not window.covers(first, last):
@@ -231,4 +232,4 @@ class RangedFiles:
 def undownloadable(error: Exception) -> UnreadableError:
     """Whatever went wrong on the way, as a finding."""
     reason = f"{type(error).__name__}: {error}"
-    return UnreadableError("unreadable", f"it cannot be downloaded ({reason})")
+    return UnreadableError("unreadable", f"it cannot be downloaded ({reason})", passing=True)
