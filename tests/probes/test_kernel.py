@@ -60,6 +60,41 @@ def test_hidden_states_of_transformers() -> None:
     torch.testing.assert_close(states_of_last.G, gram(states[-1]), rtol=1e-5, atol=1e-6)
 
 
+def test_epsilon_is_the_models_whatever_its_norm_calls_it() -> None:
+    """T5's norm says variance_epsilon: F_aa = v / (v + ε) with v the variance over features."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.T5Config(
+        vocab_size=11, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2
+    )
+    config.layer_norm_epsilon = 0.25
+    model = transformers.T5EncoderModel(config).eval()
+    found = kernel(model, torch.arange(10).view(2, 5))[0]
+    z = model.get_input_embeddings()(torch.arange(10)).detach().double()
+    v = z.var(-1, correction=0)
+    torch.testing.assert_close(found.F.diagonal(), v / (v + 0.25), rtol=1e-10, atol=1e-12)
+
+
+def test_a_module_that_never_runs_is_refused() -> None:
+    model = torch.nn.ModuleDict({"used": torch.nn.Linear(3, 4), "idle": torch.nn.Linear(3, 4)})
+    model.forward = lambda x: model["used"](x)
+    assert len(kernel(model, torch.ones(2, 3), modules=["used"])) == 2
+    with pytest.raises(ModelError, match="module 'idle', which gave no tensor"):
+        kernel(model, torch.ones(2, 3), modules=["used", "idle"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"epsilon": -1.0}, "epsilon = -1.0"),
+        ({"epsilon": float("nan")}, "epsilon = nan"),
+        ({"modules": "blocks.0"}, "modules = 'blocks.0'"),
+    ],
+)
+def test_settings_are_checked(settings, said) -> None:
+    with pytest.raises(ConfigError, match=said):
+        kernel(language(), torch.arange(10).view(2, 5), **settings)
+
+
 def test_what_is_refused() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Flatten(0))
     with pytest.raises(ModelError, match="without lists of blocks"):

@@ -66,3 +66,17 @@ def test_growth_needs_two_blocks():
     found = kernels({"stem": "vision", "inputs": X}, recursions=4, samples=1024)
     with pytest.raises(ConfigError, match="at least two"):
         growth(found.blocks, ending="mlp")
+
+
+def test_a_deep_post_network_keeps_its_symmetry():
+    """F goes to 1, and rounding in one half of it alone would grow by a factor each block."""
+    found = kernels(
+        {"stem": "vision", "inputs": X, "encoders": 60, "causal": True},
+        placement="post",
+        C={"Q": 1.5, "K": 1.5},
+        samples=1024,
+        recursions=4,
+    )
+    for block in found.blocks:
+        for K in (block.G, block.Theta):
+            assert float((K - K.T).abs().max()) <= 1e-12 * float(K.abs().max())

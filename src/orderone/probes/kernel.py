@@ -6,7 +6,8 @@ same of the layer-normalised signal, which includes what the norm subtracts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,12 +47,13 @@ def kernel(
     z is what enters the first block of a list and what leaves each: the same as ``trace(...)`` of
     our models and the hidden states of transformers', but always before a last norm. ``modules``
     names others to measure instead, by their outputs. ``epsilon`` is the norms' ε; without, that
-    of the model's first layer norm.
+    of the model's first norm.
     """
-    eps = _epsilon(model) if epsilon is None else epsilon
+    eps = _epsilon(model) if epsilon is None else _possible(epsilon)
     count = sample_count(inputs)
     with evaluating(model), torch.no_grad():
         signals, raw = _signals(model, lambda: call(model, inputs), modules)
+    _refuse_silent(modules or (), signals)
     places = {**signals, "output": chosen_output(raw, output)}
     return [_measured(name, z, count, eps) for name, z in places.items()]
 
@@ -136,6 +138,10 @@ def _lists_of_blocks(model: nn.Module) -> dict[str, list[str]]:
 
 
 def _known(named: dict[str, nn.Module], modules: Sequence[str]) -> list[str]:
+    if isinstance(modules, str):
+        raise ConfigError(
+            f"modules = '{modules}'", expected="a list of names", do=f"write ['{modules}']"
+        )
     unknown = [name for name in modules if name not in named]
     if unknown:
         raise ConfigError(
@@ -146,9 +152,30 @@ def _known(named: dict[str, nn.Module], modules: Sequence[str]) -> list[str]:
     return list(modules)
 
 
+def _refuse_silent(modules: Sequence[str], signals: Mapping[str, Tensor]) -> None:
+    silent = [name for name in modules if name not in signals]
+    if silent:
+        raise ModelError(
+            f"module '{silent[0]}', which gave no tensor",
+            expected="modules that the model calls",
+            do="name another",
+        )
+
+
 def _epsilon(model: nn.Module) -> float:
-    """ε of the first norm; 1e-5, torch's own, where there is none."""
+    """ε of the first norm, by the names that torch and transformers give it; 1e-5 without any."""
     for module in model.modules():
-        if isinstance(module, nn.LayerNorm | nn.RMSNorm) and module.eps is not None:
-            return module.eps
+        if type(module).__name__.endswith("Norm"):
+            for name in ("eps", "variance_epsilon", "epsilon"):
+                eps = getattr(module, name, None)
+                if isinstance(eps, float):
+                    return eps
     return 1e-5
+
+
+def _possible(epsilon: object) -> float:
+    if isinstance(epsilon, int | float) and 0 <= epsilon < math.inf:
+        return float(epsilon)
+    raise ConfigError(
+        f"epsilon = {epsilon!r}", expected="a finite number, not negative", do="correct it"
+    )

@@ -139,6 +139,8 @@ class _Scores:
         return mean[0] + self.C_Q * self.C_K * self.F * spread[0]
 
     def averages(self, mean: Tensor, g: int) -> Averages:
+        # Symmetric but for rounding, which a deep recursion would blow up: roots see one half of F.
+        mean = 0.5 * (mean + mean.mT)
         if self.head_dim is not None:
             return Averages(A=mean[:g], through_keys=mean[g : 2 * g], through_queries=mean[-1])
         return Averages(
