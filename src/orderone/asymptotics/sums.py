@@ -90,8 +90,24 @@ def _linear(x: Any, weight: Any, bias: Any = None) -> Term:
     return made if bias is None else plus(made, term(bias))
 
 
+def _grouped(a: Tensor, b: Tensor, ends: Tensor | None = None, *unused: Any) -> Tensor:
+    """Each group of rows of ``a``, which end at ``ends``, times its own matrix of ``b``."""
+    if ends is None or a.ndim != 2 or b.ndim != 3:
+        raise NoLimitError(
+            f"a grouped product of {a.ndim} and {b.ndim} dimensions in float64",
+            expected="rows, and a matrix for each group of them",
+            do="use another implementation of the experts",
+        )
+    del unused
+    bounds = [0, *(int(end) for end in ends)]
+    groups = [a[i:j] @ each for i, j, each in zip(bounds[:-1], bounds[1:], b, strict=True)]
+    return torch.cat([*groups, a.new_zeros(len(a) - bounds[-1], b.shape[-1])])
+
+
 def _grouped_mm(x: Any, y: Any, *settings: Any, **named: Any) -> Term:
     def product(a: Tensor, b: Tensor) -> Tensor:
+        if a.dtype == torch.float64:  # which PyTorch's own does not take
+            return _grouped(a, b, *settings, **named)
         return aten._grouped_mm(a, b, *settings, **named)
 
     return times(term(x), term(y), product)

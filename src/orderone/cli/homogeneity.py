@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from orderone.asymptotics.trace import Line, ModuleDegree, Trace
     from orderone.core.run import RunFolder
+    from orderone.report.page import Section
 
 
 def homogeneity(
@@ -23,6 +24,7 @@ def homogeneity(
     unscaled: Annotated[
         str, typer.Option(help="Regular expression of parameters to leave as they are.")
     ] = "",
+    width: Annotated[int | None, typer.Option(help="Width to scale the model to.")] = None,
     operations: Annotated[
         bool, typer.Option("--operations", help="Print every operation, not modules alone.")
     ] = False,
@@ -35,10 +37,12 @@ def homogeneity(
     from orderone.experiments.sources import source
 
     found = source(model)
-    built = found.build(seed=seed).double().eval()
+    if found.kind != "factory":  # which need not know of shapes without memory
+        _require_memory(found.build(width, device="meta"))
+    built = found.build(width, seed=seed).double().eval()
     trace = _traced(built, found.task(built).example(1, seed), unscaled)
     zeros = [name for name, parameter in built.named_parameters() if not bool(parameter.any())]
-    settings = {"model": model, "unscaled": unscaled or None}
+    settings = {"model": model, "unscaled": unscaled or None, "width": width}
     path = to or new_run_path(name="homogeneity")
     run = RunFolder.create(path, command="homogeneity", config=settings, seed=seed)
     _keep(run, trace, zeros, title=f"orderone homogeneity {model}")
@@ -51,37 +55,47 @@ def homogeneity(
         typer.echo(sentence)
 
 
+def _require_memory(shapes: nn.Module) -> None:
+    """Refuses what would not fit: 8 bytes a parameter, whose degrees are those of any width."""
+    from orderone.core.errors import ConfigError
+
+    numbers = sum(parameter.numel() for parameter in shapes.parameters())
+    free = _free_memory()
+    if free is not None and 8 * numbers > 0.8 * free:
+        raise ConfigError(
+            f"a model of {numbers:,} parameters, {8 * numbers / 2**30:.1f} GiB in float64",
+            expected=f"at most four fifths of the {free / 2**30:.1f} GiB that are free",
+            do="give a smaller --width: a model has the same degrees at every width",
+        )
+
+
+def _free_memory() -> int | None:
+    """Bytes that the system could give; None where it does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(found[0]) * 1024 if found else None
+
+
 def _keep(run: RunFolder, trace: Trace, zeros: list[str], *, title: str) -> None:
     """The degree of every operation as records, a picture of it, and the page."""
     from orderone.core.files import write_atomically
     from orderone.core.record import Record
-    from orderone.report.charts import lines, save_chart
     from orderone.report.page import Section, page
 
     with run.writer() as records:
         for line in trace.lines:
             labels = {"module": line.module, "operation": line.operation}
             records.write(Record(line.number, "degree", float(line.degree), labels))
-    chart = lines(
-        run.records().select("step", "value", "module", "operation"),
-        x=("step", "operation, in the order in which they run"),
-        y=("value", "degree in the parameters"),
-        title="Degree of every intermediate",
-        points=True,
-    )
-    save_chart(chart, run.path / "degrees.svg")
-    picture = Section(
-        heading="Degree by operation",
-        chart=chart,
-        alternative="Degree of homogeneity of each operation's result, from input to output",
-    )
     columns = ("module", "kind", "degree", "from")
     cells = [
         (each.module or "(model)", each.kind, str(each.degree), _origin(trace, each))
         for each in trace.modules
     ]
     sections = [
-        picture,
+        *_drawn(run, trace),
         Section(heading="By module", columns=columns, rows=cells),
         Section(heading="Every operation", code="\n".join(_operations(trace)), folded=True),
     ]
@@ -91,8 +105,35 @@ def _keep(run: RunFolder, trace: Trace, zeros: list[str], *, title: str) -> None
     run.finish("done", {k: summary[k] for k in ("degree", "exact", "beside", "margin")})
 
 
+def _drawn(run: RunFolder, trace: Trace) -> list[Section]:
+    """The degree of every operation as a picture; nothing where there are none."""
+    from orderone.report.charts import lines, save_chart
+    from orderone.report.page import Section
+
+    if not trace.lines:
+        return []
+    chart = lines(
+        run.records().select("step", "value", "module", "operation"),
+        x=("step", "operation, in the order in which they run"),
+        y=("value", "degree in the parameters"),
+        title="Degree of every intermediate",
+        points=True,
+    )
+    save_chart(chart, run.path / "degrees.svg")
+    return [
+        Section(
+            heading="Degree by operation",
+            chart=chart,
+            alternative="Degree of homogeneity of each operation's result, from input to output",
+        )
+    ]
+
+
 def _traced(model: nn.Module, batch: Mapping[str, Tensor], unscaled: str) -> Trace:
+    import torch
+
     from orderone.asymptotics.interpret import graded_parameters
+    from orderone.core.errors import ModelError, OrderoneError
     from orderone.scaling.tasks import forward
 
     inputs = {
@@ -100,8 +141,22 @@ def _traced(model: nn.Module, batch: Mapping[str, Tensor], unscaled: str) -> Tra
         for name, value in batch.items()
     }
     with graded_parameters(model, scaled=_scaled(model, unscaled)) as trace:
-        forward(model, inputs)
+        try:
+            forward(model, inputs)
+        except (OrderoneError, torch.OutOfMemoryError):
+            raise
+        except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
+            raise ModelError(
+                f"a {type(model).__name__} that fails on a guessed batch of "
+                f"{', '.join(inputs)} ({type(error).__name__}: {_first_line(error)})",
+                expected="a model that takes it",
+                do="correct the model, or call orderone.asymptotics.degrees in Python",
+            ) from error
     return trace
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def _scaled(model: nn.Module, unscaled: str) -> list[str] | None:
