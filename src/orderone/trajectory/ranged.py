@@ -5,6 +5,7 @@ fetched again; reads that go forwards fetch further ahead each time, reads that 
 that every byte is fetched about once. All windows together keep within a bound.
 """
 
+import mmap
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -161,7 +162,9 @@ class Distant:
 
     def _load(self, first: int, last: int, known: Window) -> Window:
         pad = first % _ALIGNED  # so that what is aligned in the file is aligned in memory
-        content = torch.empty(pad + last - first, dtype=torch.uint8)[pad:]
+        # A map of its own, which goes back to the system with the window; torch.empty's would not.
+        own = mmap.mmap(-1, pad + last - first, access=mmap.ACCESS_COPY)
+        content = torch.frombuffer(own, dtype=torch.uint8)[pad:]
         have = max(0, known.last - first)
         if have:
             content[:have] = known.content[first - known.first :]
