@@ -14,6 +14,7 @@ from orderone.cli.trajectory_page import sections
 from orderone.core.record import read_records
 from orderone.trajectory.geometry import Neighbours
 from orderone.trajectory.growth import growth
+from orderone.trajectory.one_pass import Pass
 from orderone.trajectory.series import Trajectory
 
 KINDS = {"norm", "cosine_next", "step_norm", "alignment"}
@@ -82,14 +83,65 @@ def test_a_table_of_points(tmp_path, capsys):
         ["--points", "missing.csv"],
         ["--points", "points.csv", "--include", "a"],
         ["--points", "points.csv", "--schedule", "rates.csv"],
+        ["--points", "points.csv", "--schedule", "late.csv"],
+        ["--points", "points.csv", "--schedule", "half.csv"],
+        ["--points", "points.csv", "--schedule", "twice.csv"],
+        ["--points", "points.csv", "--schedule", "."],
+        ["--points", "points.csv", "--from", "2"],
+        ["--points", "points.csv", "--from", "nan"],
+        ["--points", "."],
+        [""],
     ],
 )
 def test_bad_input_is_one_line(tmp_path, capsys, words, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "points.csv").write_text("step,norm_a\n0,1\n1,2\n")
     (tmp_path / "rates.csv").write_text("step,rate\n,0.1\n")
+    (tmp_path / "late.csv").write_text("step,rate\n1,0.1\n")
+    (tmp_path / "half.csv").write_text("step,rate\n0.5,0.1\n0,0.1\n")
+    (tmp_path / "twice.csv").write_text("step,rate\n0,0.1\n0,0.2\n")
     assert run(["trajectory", *words]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--to", "taken"],
+        ["--from", "71"],
+        ["--resume", "missing/state"],
+        ["--schedule", "late.csv"],
+    ],
+)
+def test_what_cannot_be_done_is_told_before_hours_of_reading(tmp_path, capsys, words, monkeypatch):
+    folder = series(tmp_path / "series")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").touch()
+    (tmp_path / "late.csv").write_text("step,rate\n1,0.1\n")
+    monkeypatch.setattr(Pass, "run", lambda *_: pytest.fail("it was read"))
+    assert run(["trajectory", str(folder), *words]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_every_pair_and_the_path_are_kept(tmp_path):
+    folder = series(tmp_path / "series", count=5)
+    assert run(["trajectory", str(folder), "--to", str(tmp_path / "run"), "--json"]) == 0
+    thetas = [
+        load_file(folder / f"checkpoint-{10 * i}" / "model.safetensors").popitem()[1].double()
+        for i in range(5)
+    ]
+    pairs = pl.read_parquet(tmp_path / "run" / "pairs.parquet").filter(group="total")
+    assert len(pairs) == 10
+    for row in pairs.iter_rows(named=True):
+        a, b = thetas[row["step"] // 10], thetas[row["later"] // 10]
+        assert row["distance"] == pytest.approx(float((b - a).norm()), rel=1e-9)
+        cosine = float((a * b).sum() / a.norm() / b.norm())
+        assert 1 - row["one_minus_cosine"] == pytest.approx(cosine, rel=1e-12)
+        aligned = float((a * (b - a)).sum() / a.norm() / (b - a).norm())
+        assert row["alignment"] == pytest.approx(aligned, rel=1e-9)
+    path = pl.read_parquet(tmp_path / "run" / "path.parquet")
+    assert path["step"].to_list() == [0, 10, 20, 30, 40]
 
 
 def test_a_series_of_orderone_train_is_read_without_options(tmp_path, capsys):

@@ -47,6 +47,22 @@ def test_layers_make_their_tower_and_its_law(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "text", ["step,norm_a,norm_a\n1,2,3\n2,3,4\n", "step,norm_\n1,2\n2,3\n", "step,norm_a\n1,2,3\n"]
+)
+def test_columns_that_cannot_be_told_apart_are_refused(tmp_path, text):
+    (tmp_path / "points.csv").write_text(text)
+    with pytest.raises(DataError):
+        read_points(tmp_path / "points.csv")
+
+
+@pytest.mark.parametrize("missing", ["", "nan", "NaN", "NA"])
+def test_norms_may_be_missing(tmp_path, missing):
+    (tmp_path / "points.csv").write_text(f"step,norm_a\n1,2\n2,{missing}\n3,4\n")
+    norm = read_points(tmp_path / "points.csv").groups["a"].norm
+    assert norm == pytest.approx([2, np.nan, 4], nan_ok=True)
+
+
+@pytest.mark.parametrize(
     "columns",
     [
         {"norm_a": [1.0, 2.0]},

@@ -57,12 +57,14 @@ def trajectory(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
     """Read a checkpoint series once; exit code 1 if something is wrong with it."""
-    from orderone.core.run import RunFolder, new_run_path
+    from orderone.core.run import RunFolder, new_run_path, refuse_taken
     from orderone.core.selection import Selection
     from orderone.trajectory.series import from_points
 
     _check(paths, points, pairs)
     _check_unused(points, order=order, include=include, exclude=exclude, resume=resume)
+    if to is not None:
+        refuse_taken(to)
     rates = None if schedule is None else _rates(schedule)
     chosen = Selection(include=tuple(include or ()), exclude=tuple(exclude or ()))
     if points is not None:
@@ -105,6 +107,12 @@ def _check(paths: list[str] | None, points: Path | None, pairs: str) -> None:
             expected="one of them",
             do="name a folder of checkpoints, or a table by --points",
         )
+    if paths and not all(paths):
+        raise ConfigError(
+            "a name that is empty",
+            expected="a folder of checkpoints, or OWNER/NAME",
+            do="check the command",
+        )
     if pairs not in PAIRS:
         raise ConfigError(f"--pairs {pairs}", expected="all or consecutive", do="choose one")
 
@@ -125,16 +133,21 @@ def _rates(path: Path) -> dict[int, float]:
     import polars as pl
 
     try:
-        frame = pl.read_csv(path).select(pl.col("step").cast(pl.Int64), pl.col("rate").cast(float))
-        if sum(frame.null_count().row(0)):
+        if path.is_dir():
+            raise pl.exceptions.ComputeError("a folder")
+        frame = pl.read_csv(path, infer_schema_length=None).select("step", "rate").cast(pl.Float64)
+        step = frame["step"]
+        if sum(frame.null_count().row(0)) or not len(frame):
             raise pl.exceptions.ComputeError("a step or rate is missing")
+        if not ((step % 1 == 0) & (step.abs() < 1 << 53)).all() or step.is_duplicated().any():
+            raise pl.exceptions.ComputeError("a step is no whole number, or is there twice")
     except (OSError, pl.exceptions.PolarsError) as error:
         raise DataError(
             f"'{path}' is not a schedule ({error})",
             expected="a CSV file with columns step and rate",
             do="correct it",
         ) from error
-    return dict(zip(frame["step"].to_list(), frame["rate"].to_list(), strict=True))
+    return dict(zip(step.cast(pl.Int64).to_list(), frame["rate"].to_list(), strict=True))
 
 
 @contextmanager
@@ -180,6 +193,9 @@ def _keep(run: RunFolder, result: Trajectory, *, title: str) -> str:
     with run.writer() as records:
         records.write_all(result.records())
     result.frame().write_parquet(run.path / "trajectory.parquet")
+    if result.pairs:
+        result.pair_frame().write_parquet(run.path / "pairs.parquet")
+        result.path().write_parquet(run.path / "path.parquet")
     text = page(title=title, found=result.sentences, sections=sections(result))
     (run.path / "report.html").write_text(text, encoding="utf-8")
     run.finish("done", summary)

@@ -79,14 +79,12 @@ def _growth(result: Trajectory, names: list[str], heading: str, alternative: str
     rows: list[tuple[str, int, float, float | None]] = []
     for name in names:
         law, norm = result.laws[name], result.groups[name].norm
-        through = np.full(len(steps), np.nan) if law.fit is None else told(law.fit, steps)
+        through = np.full(len(steps), np.nan)
+        if law.fit is not None:  # a logarithm has no value where warm-up begins
+            used = steps >= law.first_step
+            through[used] = told(law.fit, steps[used])
         rows += [
-            (
-                name,
-                int(step),
-                float(value),
-                float(at) if at > 0 and step >= law.first_step else None,
-            )
+            (name, int(step), float(value), float(at) if at > 0 else None)
             for step, value, at in zip(steps, norm, through, strict=True)
             if np.isfinite(value)
         ]

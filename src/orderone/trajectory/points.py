@@ -7,6 +7,7 @@ squares.
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ Float = npt.NDArray[np.float64]
 
 _LAYER = re.compile(r"(.+)_layer_\d+")
 _COMMON = "cosine_to_previous"
+_MISSING = ["", "nan", "NaN", "NA", "null", "None"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +79,14 @@ def _towers(norms: dict[str, Float]) -> dict[str, Float]:
 
 
 def _frame(path: Path) -> pl.DataFrame:
+    if path.is_dir():
+        raise _unfit(path, "a folder")
     try:
-        frame = pl.read_csv(path, infer_schema_length=None)
+        frame = pl.read_csv(path, infer_schema_length=None, null_values=_MISSING)
+        names = pl.read_csv(path, has_header=False, n_rows=1, infer_schema=False).row(0)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise _unfit(path, str(error)) from error
+    _check_names(path, names)
     norms = [name for name in frame.columns if name.startswith("norm_")]
     if "step" not in frame.columns or not norms or not len(frame):
         raise _unfit(path, f"columns {', '.join(frame.columns[:8])} and {len(frame)} rows")
@@ -100,6 +106,15 @@ def _frame(path: Path) -> pl.DataFrame:
         if not bool((values.is_finite() & (values >= least) & (values <= most)).all()):
             raise _unfit(path, f"column '{name}' has what is no {name.partition('_')[0]}")
     return frame
+
+
+def _check_names(path: Path, names: Sequence[str | None]) -> None:
+    """Of two columns of one name polars would rename one."""
+    twice = next((name for name in names if name and names.count(name) > 1), None)
+    if twice is not None:
+        raise _unfit(path, f"two columns '{twice}'")
+    if "norm_" in names:
+        raise _unfit(path, "a column 'norm_' without a group's name")
 
 
 def _numeric(column: pl.Series) -> bool:

@@ -17,7 +17,7 @@ from orderone.core.record import Record
 from orderone.core.selection import Selection, grouped, selected_names
 from orderone.trajectory.checkpoint import Checkpoint, TensorInfo
 from orderone.trajectory.cleared import Cleared, cleared
-from orderone.trajectory.dynamics import Dynamics, dynamics
+from orderone.trajectory.dynamics import Dynamics, check_rates, dynamics
 from orderone.trajectory.findings import Finding, UnreadableError
 from orderone.trajectory.geometry import Neighbours, Pairs
 from orderone.trajectory.growth import Growth, growth
@@ -150,6 +150,38 @@ class Trajectory:
         kinds = {"step": pl.Int64, "name": pl.String, "value": pl.Float64, "group": pl.String}
         return pl.DataFrame(rows, schema=kinds, orient="row")
 
+    def pair_frame(self) -> pl.DataFrame:
+        """Every pair of checkpoints, the earlier first: how far apart, at what angle, how aligned.
+
+        ``alignment`` is cos(θ_later − θ_step, θ_step): that of a step over any number of
+        checkpoints. Empty if only neighbours were read.
+        """
+        kinds = {
+            "group": pl.String,
+            "step": pl.Int64,
+            "later": pl.Int64,
+            "distance": pl.Float64,
+            "one_minus_cosine": pl.Float64,
+            "alignment": pl.Float64,
+        }
+        steps = np.array(self.steps, dtype=np.int64)
+        earlier, later = np.triu_indices(len(steps), 1)
+        frames = [
+            pl.DataFrame(
+                {
+                    "group": [name] * len(earlier),
+                    "step": steps[earlier],
+                    "later": steps[later],
+                    "distance": each.distance[earlier, later],
+                    "one_minus_cosine": each.one_minus_cosine[earlier, later],
+                    "alignment": each.alignment[earlier, later],
+                },
+                schema=kinds,
+            )
+            for name, each in self.pairs.items()
+        ]
+        return pl.concat(frames) if frames else pl.DataFrame(schema=kinds)
+
     def path(self, group: str = "total") -> pl.DataFrame:
         """The path on its first two principal components: step, first, second."""
         _, coordinates = self.pairs[group].components
@@ -185,8 +217,16 @@ def trajectory(
     findings, notes = [*series.findings, *unread], [*series.notes, *late_notes(opened)]
     if not opened:
         return Trajectory(
-            steps=(), names=(), groups={}, pairs={}, laws={}, dynamics={}, findings=tuple(findings)
+            steps=(),
+            names=(),
+            groups={},
+            pairs={},
+            laws={},
+            dynamics={},
+            findings=tuple(findings),
+            notes=tuple(notes),
         )
+    _check_before(opened[0].step, opened[-1].step, start=start, rates=rates, resume=resume)
     infos = opened[0].tensors()
     groups = groups_of(infos, selection)
     state = None if resume is None else Path(resume)
@@ -211,6 +251,7 @@ def from_points(
     """The same of a table of points, where the checkpoints themselves are gone."""
     points = read_points(Path(path))
     steps = [int(step) for step in points.steps]
+    _check_before(steps[0], steps[-1], start=start, rates=rates)
     return Trajectory(
         steps=tuple(steps),
         names=tuple(map(str, steps)),
@@ -225,6 +266,31 @@ def from_points(
         },
         notes=points.notes,
     )
+
+
+def _check_before(
+    first: int,
+    last: int,
+    *,
+    start: float | None,
+    rates: Mapping[int, float] | None,
+    resume: str | PathLike[str] | None = None,
+) -> None:
+    """What cannot be done with a series of these steps is refused before it is read, not after."""
+    if start is not None and not start <= last:  # NaN is not
+        raise ConfigError(
+            f"laws from step {start:g} on",
+            expected=f"a step up to {last}, the last",
+            do="begin earlier, or leave it out",
+        )
+    if rates is not None:
+        check_rates(rates, first=first)
+    if resume is not None and not Path(resume).absolute().parent.is_dir():
+        raise ConfigError(
+            f"resume '{resume}'",
+            expected="a file in an existing folder",
+            do="make the folder, or choose another",
+        )
 
 
 def groups_of(
