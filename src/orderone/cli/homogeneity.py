@@ -89,9 +89,9 @@ def _keep(run: RunFolder, trace: Trace, zeros: list[str], *, title: str) -> None
         for line in trace.lines:
             labels = {"module": line.module, "operation": line.operation}
             records.write(Record(line.number, "degree", float(line.degree), labels))
-    columns = ("module", "kind", "degree", "from")
+    columns = ("module", "degree", "kind", "from")
     cells = [
-        (each.module or "(model)", each.kind, str(each.degree), _origin(trace, each))
+        (each.module or "(model)", str(each.degree), each.kind, _origin(trace, each))
         for each in trace.modules
     ]
     sections = [
