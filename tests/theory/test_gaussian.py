@@ -161,6 +161,25 @@ def test_closed_forms_keep_their_digits_at_any_variance(name, a, rho):
     assert found[1] == pytest.approx(float(slope), rel=1e-10)
 
 
+@pytest.mark.parametrize("a", [1e3, 1e5, 1e8])
+def test_what_is_narrow_beside_a_large_variance_is_not_stepped_over(a):
+    """⟨σ'σ'⟩ lives at |w| ~ 1: integrated there in w itself, with the Gaussian's own density."""
+    x, weight = np.polynomial.legendre.leggauss(400)
+    w, weight = 20 * x, 20 * weight
+    slope = SLOPE["tanh"](w)
+    at_one = slope**2 * np.exp(-w * w / (2 * a)) @ weight / math.sqrt(2 * math.pi * a)
+    square = (w[:, None] ** 2 - w[:, None] * w + w * w) / (0.75 * a)
+    density = np.exp(-square / 2) / (2 * math.pi * a * math.sqrt(0.75))
+    at_half = (weight * slope) @ density @ (weight * slope)
+    assert both("tanh", a, a, a)[1] == pytest.approx(at_one, rel=1e-10)
+    assert both("tanh", a, a, a / 2)[1] == pytest.approx(at_half, rel=1e-9)
+    # hardtanh's two kinks lie in one cell of an even grid.
+    inside = special.erf(1 / math.sqrt(2 * a))
+    assert both(functional.hardtanh, a, a, a)[1] == pytest.approx(inside, rel=1e-10)
+    beyond = 1 - inside + a * (inside - math.sqrt(2 / math.pi / a) * math.exp(-0.5 / a))
+    assert both(functional.hardtanh, a, a, a)[0] == pytest.approx(beyond, abs=1e-10)
+
+
 @pytest.mark.parametrize("name", SIGMA)
 def test_zero_variance_is_the_value_at_zero(name):
     f, df = SIGMA[name], SLOPE.get(name)

@@ -31,6 +31,9 @@ TERMS = (192, 1536)
 """Of Mehler's series: at first, and for the pairs that need more."""
 TOLERANCE = 1e-12
 """Of the series' remainder, relative to √(E[σ(w₁)²] E[σ(w₂)²])."""
+FINE_REACH = 128.0
+"""Beyond, even panels may be wider than what σ does near 0: they end at powers of two as well."""
+FINEST = 2.0**-6
 POINTS = 16
 """Gauss–Legendre points a panel."""
 MOST_PANELS = 1024
@@ -53,17 +56,19 @@ def integrated(
     # Rounded up, so that nearly equal kernels share one search.
     reach = 2.0 ** math.ceil(math.log2(max(REACH * float(deviations.max()), 1e-12)))
     kinks = kinks_of(sigma, reach)
-    panels = _panels(sigma, deviations, kinks)
+    ends = torch.cat([kinks, *_powers(reach, steps=1)])
+    panels = _panels(sigma, deviations, ends)
     result = torch.zeros(2, rho.numel(), dtype=torch.float64)
     slow = torch.arange(rho.numel())
     for terms in TERMS:
-        h, square = _hermite(sigma, deviations, kinks, panels, terms=terms)
+        h, square = _hermite(sigma, deviations, ends, panels, terms=terms)
         result[:, slow], bound = _series(h, square, i[slow], j[slow], rho[slow])
         slow = slow[bound > TOLERANCE]
         if not len(slow):
             break
     else:
-        result[:, slow] = _double(sigma, p[slow], q[slow], rho[slow], s[slow], kinks, panels)
+        pairs = (p[slow], q[slow], rho[slow], s[slow])
+        result[:, slow] = _double(sigma, *pairs, kinks, ends, panels)
     return result[0].view(shape), result[1].view(shape)
 
 
@@ -73,12 +78,12 @@ def kinks_of(sigma: Activation, reach: float) -> Float[Tensor, "k"]:
 
     The jump of a smooth function halves with its cell; that of a kink stays.
     """
-    cells = 2048
-    edges = torch.linspace(-reach, reach, cells + 1, dtype=torch.float64)
+    edges = torch.linspace(-reach, reach, 2048 + 1, dtype=torch.float64)
     # No kink may sit on an edge, where two cells would share it: 0 above all.
     edges = edges + edges.diff()[0] / np.e
+    edges = torch.cat([edges, *(np.e / 3 * end for end in _powers(reach, steps=4))]).sort().values
     low, high = edges[:-1], edges[1:]
-    rows = torch.arange(cells)
+    rows = torch.arange(len(low))
     first = (_germ(sigma, high) - _germ(sigma, low)).abs()
     jump = first
     for _ in range(40):
@@ -94,6 +99,15 @@ def kinks_of(sigma: Activation, reach: float) -> Float[Tensor, "k"]:
     if bool((pole & found).any()):
         raise _no_second_moment()
     return ((low + high) / 2)[found]
+
+
+def _powers(reach: float, *, steps: int) -> list[Float[Tensor, "k"]]:
+    """±2^(k/``steps``) from ``FINEST`` to a large ``reach``; none where even panels see all."""
+    if reach <= FINE_REACH:
+        return []
+    low, high = round(steps * math.log2(FINEST)), round(steps * math.log2(reach))
+    powers = 2.0 ** (torch.arange(low, high + 1, dtype=torch.float64) / steps)
+    return [-powers, powers]
 
 
 def _germ(sigma: Activation, w: Tensor) -> Tensor:
@@ -114,13 +128,13 @@ def _germ(sigma: Activation, w: Tensor) -> Tensor:
     return torch.cat([germ, torch.zeros(3 - len(rows), *w.shape)]).nan_to_num(0.0, 0.0, 0.0)
 
 
-def _panels(sigma: Activation, deviations: Tensor, kinks: Tensor) -> int:
+def _panels(sigma: Activation, deviations: Tensor, ends: Tensor) -> int:
     """How many panels give E[σ²] and E[σ'²]; an activation without them is refused."""
     panels = 16
-    before = _moments(sigma, deviations, kinks, panels)
+    before = _moments(sigma, deviations, ends, panels)
     while panels < MOST_PANELS:
         panels *= 2
-        after = _moments(sigma, deviations, kinks, panels)
+        after = _moments(sigma, deviations, ends, panels)
         if bool(((after - before).abs() <= 1e-13 * (1e-3 + after.abs())).all()):
             return panels
         before = after
@@ -131,8 +145,8 @@ def _panels(sigma: Activation, deviations: Tensor, kinks: Tensor) -> int:
     )
 
 
-def _moments(sigma: Activation, deviations: Tensor, kinks: Tensor, panels: int) -> Tensor:
-    u, weight = _outer_nodes(deviations, kinks, panels)
+def _moments(sigma: Activation, deviations: Tensor, ends: Tensor, panels: int) -> Tensor:
+    u, weight = _outer_nodes(deviations, ends, panels)
     both = torch.stack(value_and_slope(sigma, deviations[:, None] * u))
     mass = both.square() * weight
     total = mass.sum(-1)
@@ -165,10 +179,10 @@ def _no_second_moment() -> ConfigError:
 
 
 def _hermite(
-    sigma: Activation, deviations: Tensor, kinks: Tensor, panels: int, *, terms: int
+    sigma: Activation, deviations: Tensor, ends: Tensor, panels: int, *, terms: int
 ) -> tuple[Float[Tensor, "k 2 v"], Float[Tensor, "2 v"]]:
     """h_k of σ and of σ' for every deviation, and E[σ²], E[σ'²]."""
-    u, weight = _outer_nodes(deviations, kinks, max(panels, 64))
+    u, weight = _outer_nodes(deviations, ends, max(panels, 64))
     both = torch.stack(value_and_slope(sigma, deviations[:, None] * u))
     # √φ goes with the polynomials, which else would overflow where φ underflows.
     root = torch.exp(-u.square() / 4)
@@ -188,6 +202,7 @@ def _double(
     rho: Tensor,
     s: Tensor,
     kinks: Tensor,
+    ends: Tensor,
     panels: int,
 ) -> Float[Tensor, "2 p"]:
     """The two averages by the double integral, a few pairs at a time."""
@@ -195,10 +210,11 @@ def _double(
     edge = s == 0
     # The inner integrand varies on the scale 1/s; at ρ = ±1 only its weights are left to sum.
     for places, inner in ((edge, 16), (~edge, max(16, math.ceil(panels * float(s.max()))))):
-        step = max(1, 2_000_000 // (POINTS**2 * (panels + 11 * len(kinks)) * (inner + len(kinks))))
+        outer = panels + 9 * len(kinks) + 2 * len(ends)
+        step = max(1, 2_000_000 // (POINTS**2 * outer * (inner + len(ends))))
         for chunk in places.nonzero()[:, 0].split(step):
             pairs = (p[chunk], q[chunk], rho[chunk], s[chunk])
-            result[:, chunk] = _double_chunk(sigma, *pairs, kinks, panels, inner)
+            result[:, chunk] = _double_chunk(sigma, *pairs, kinks, ends, panels, inner)
     return result
 
 
@@ -209,6 +225,7 @@ def _double_chunk(
     rho: Tensor,
     s: Tensor,
     kinks: Tensor,
+    ends: Tensor,
     panels: int,
     inner_panels: int,
 ) -> Tensor:
@@ -218,17 +235,17 @@ def _double_chunk(
     layer = (s / rho.abs()).nan_to_num(REACH)[..., None]
     offsets = torch.tensor([-9.0, -6.0, -3.0, -1.5, 0.0, 1.5, 3.0, 6.0, 9.0], dtype=torch.float64)
     layers = (wall[..., None] + layer * offsets).flatten(1)
-    edges = torch.cat([(kinks / p).nan_to_num(REACH), layers], dim=1)
-    u, weight = _nodes(edges, panels, REACH)
-    inner = ((kinks / q)[:, None] - rho[..., None] * u[..., None]) / s[..., None]
+    own, others = (ends / p).nan_to_num(REACH), (ends / q / rho).nan_to_num(REACH)
+    u, weight = _nodes(torch.cat([own, others, layers], dim=1), panels, REACH)
+    inner = ((ends / q)[:, None] - rho[..., None] * u[..., None]) / s[..., None]
     v, inner_weight = _nodes(inner.nan_to_num(INNER_REACH), inner_panels, INNER_REACH)
     w = q[..., None] * (rho[..., None] * u[..., None] + s[..., None] * v)
     within = (torch.stack(value_and_slope(sigma, w)) * inner_weight).sum(-1)
     return (torch.stack(value_and_slope(sigma, p * u)) * within * weight).sum(-1)
 
 
-def _outer_nodes(deviations: Tensor, kinks: Tensor, panels: int) -> tuple[Tensor, Tensor]:
-    return _nodes((kinks / deviations[:, None]).nan_to_num(REACH), panels, REACH)
+def _outer_nodes(deviations: Tensor, ends: Tensor, panels: int) -> tuple[Tensor, Tensor]:
+    return _nodes((ends / deviations[:, None]).nan_to_num(REACH), panels, REACH)
 
 
 def _nodes(
