@@ -29,6 +29,7 @@ SPECS = {
     "vision": VISION,
     "class token": VISION.replace(class_token=True, pool="class", activation="tanh"),
     "pooled, AdamW": VISION.replace(pool="mean", optimizer="adamw"),
+    "causal vision, branch": VISION.replace(causal=True, placement="branch", xi=[0.8, 1.2]),
     "post, causal": LANGUAGE.replace(placement="post"),
     "language, AdamW": LANGUAGE.replace(optimizer="adamw", head_tied=False),
     "encoder-decoder": DECODER,
@@ -51,6 +52,21 @@ def test_our_networks_agree_with_the_prediction(name: str) -> None:
     assert {(q, b) for q in ("G", "F", "Theta") for b in blocks} <= places
     groups = {each.quantity for each in found.comparisons if each.quantity.startswith("Theta of ")}
     assert groups == {f"Theta of {g}" for g in found.predicted.head.by_group}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("class_token", [False, True])
+def test_later_patches_are_seen_unless_causal(causal: bool, class_token: bool) -> None:
+    network = FiniteNetwork.of(
+        VISION.replace(causal=causal, class_token=class_token, head_dim=8), 16
+    )
+    network.plan.initialize_(seed=0, model=network.model)
+    images = network.inputs["images"]
+    changed = torch.cat([images[..., :1], -images[..., 1:]], dim=-1)
+    before, after = network.model(images), network.model(changed)
+    seen = 1 + class_token
+    assert torch.equal(before[:, :seen], after[:, :seen]) == causal
+    assert not torch.equal(before[:, seen:], after[:, seen:])
 
 
 def scaled(predicted: Kernels, quantity: str, factor: float) -> Kernels:

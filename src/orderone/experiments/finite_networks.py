@@ -16,8 +16,10 @@ from torch import Tensor, nn
 
 from orderone.core.errors import ConfigError
 from orderone.core.generators import generator_for
+from orderone.models.attention import Context
 from orderone.models.build import AnyTransformer, build
 from orderone.models.config import EncoderDecoderConfig, LanguageConfig, VisionConfig
+from orderone.models.mask import mask
 from orderone.models.vision import VisionTransformer
 from orderone.probes.kernel import kernel
 from orderone.probes.tangent import Tangent, tangent
@@ -263,10 +265,18 @@ def _without_pad_(model: AnyTransformer, pad: int | None) -> None:
             word.padding_idx = pad
 
 
+class CausalVisionTransformer(VisionTransformer):
+    """Patches that attend to none after them: a spec may say so, a preset never does."""
+
+    def context(self) -> Context:
+        return Context(mask=mask(None, causal=True))
+
+
 def _vision(spec: KernelSpec, shared: dict[str, Any]) -> AnyTransformer:
     """Patches of a D × T × n_patch array as the pixels of an image of height 1."""
     _, T, n_patch = patches(spec).shape
-    model = build(
+    make = CausalVisionTransformer if spec.causal else VisionTransformer
+    model = make(
         VisionConfig(
             **shared,
             image_size=1,
@@ -277,7 +287,6 @@ def _vision(spec: KernelSpec, shared: dict[str, Any]) -> AnyTransformer:
             head="per-token",
         )
     )
-    assert isinstance(model, VisionTransformer)
     model.stem.size = (n_patch, 1, T)
     model.stem.position = nn.Embedding(T + spec.class_token, shared["n"])
     return model
