@@ -241,6 +241,11 @@ def test_epsilon_is_no_divisor_but_of_what_vanishes_with_it():
     torch.testing.assert_close(found.lead, Vectors(None).t.detach().sign() * wide)
 
 
+def test_numbers_as_low_as_masks_are_refused():
+    with pytest.raises(ModelError, match=r"as low as -1.9e\+31, which cannot be told from masks"):
+        saturated(Vectors(lambda m: m.n * (m.o * 1e31)))
+
+
 def test_a_logarithm_of_what_vanishes_is_refused():
     with pytest.raises(ModelError, match="5 numbers that vanish"):
         saturated(Vectors(lambda m: (m.t * m.o).softmax(-1).log()))

@@ -148,6 +148,7 @@ def times(x: Term, y: Term, product: Callable[..., Tensor]) -> Term:
     lead = product(x.lead, y.lead)
     if not bool(torch.isfinite(lead).all()):
         lead = _beside_infinite(lead, x, y, product)
+    _require_above_masks(lead, x, y)
     dropped = x.dropped | y.dropped
     for each in (x, y):
         if each.is_nothing:  # 0 times anything is 0, whatever else the other is made of
@@ -158,6 +159,17 @@ def times(x: Term, y: Term, product: Callable[..., Tensor]) -> Term:
         dropped=dropped,
         tail=_product_tail(x, y, product),
         followed=x.is_known and y.is_known,
+    )
+
+
+def _require_above_masks(lead: Tensor, x: Term, y: Term) -> None:
+    """A product of numbers is no mask, however low."""
+    if masked(lead) is None or masked(x.lead) is not None or masked(y.lead) is not None:
+        return
+    raise NoLimitError(
+        f"leading coefficients as low as {float(lead.min()):.1e}, which cannot be told from masks",
+        expected=f"numbers above {lowest(lead.dtype):.1e}",
+        do="take smaller parameters: the direction of the limit is the same",
     )
 
 
