@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from orderone.core.errors import ConfigError, DataError, ModelError
+from orderone.probes import tangent_memory
 from orderone.probes.coordinates import gradients
 from orderone.probes.tangent import Tangent, tangent
 from tests.models.reference import encoder_decoder, language, vision
@@ -29,7 +30,17 @@ def normal(*shape: int) -> Tensor:
 
 
 def assert_dense(model: nn.Module, inputs: Any, output: Any = None, memory: Any = "1GiB") -> None:
-    """Every parameter's kernel, full and averaged, against the dense one."""
+    """Every parameter's kernel, full and averaged, against the dense one.
+
+    Samples are taken together, and one after another.
+    """
+    for signals in (10**9, 1):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tangent_memory, "_SIGNALS", signals)
+            assert_dense_so(model, inputs, output, memory)
+
+
+def assert_dense_so(model: nn.Module, inputs: Any, output: Any, memory: Any) -> None:
     model = model.double().eval()
     pick = output or (lambda raw: raw)
     arguments = inputs if isinstance(inputs, tuple) else (inputs,)
@@ -293,6 +304,16 @@ def test_the_size_of_a_gradient_is_that_of_the_dense_jacobian() -> None:
     for name, each in J.items():
         share = len(x.unique()) / 31 if name == "stem.word.weight" else 1.0
         assert found[name] == pytest.approx(math.sqrt(each.square().mean() / share), rel=1e-9)
+
+
+def test_rows_of_a_lookup_that_occur() -> None:
+    """The row of padding has no gradient, and does not count."""
+    table = nn.Embedding(9, 4, padding_idx=2)
+    model = nn.Sequential(table, nn.Linear(4, 3)).double()
+    x = torch.tensor([[1, 2, 5], [5, 2, 2]])
+    found = tangent(model, x, groups={"0.weight": ("table", 1.0)}).gradient_size["table"]
+    squares = 3 * model[1].weight.square().sum()  # of 6 positions, 3 have a gradient
+    assert found == pytest.approx((squares / (6 * 3) / (2 * 4)).sqrt().item(), rel=1e-12)
 
 
 def adam_case() -> tuple[nn.Module, Tensor, dict[str, Tensor], dict[str, Tensor]]:

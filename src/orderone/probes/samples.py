@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,8 +18,7 @@ Output = Callable[[Any], Tensor]
 
 def sample_count(inputs: Inputs) -> int:
     """Samples in the inputs, the same for each tensor."""
-    positional, named = _arguments(inputs)
-    tensors = [x for x in [*positional, *named.values()] if isinstance(x, Tensor)]
+    tensors = tensors_of(inputs)
     counts = {len(x) if x.ndim else 0 for x in tensors}
     if len(counts) != 1 or not min(counts):
         shapes = ", ".join(str(tuple(x.shape)) for x in tensors) or "none"
@@ -31,20 +30,33 @@ def sample_count(inputs: Inputs) -> int:
     return counts.pop()
 
 
-def call(model: nn.Module, inputs: Inputs, samples: slice | None = None) -> Any:
-    """The model's own output, of some samples alone where ``samples`` is given."""
+def tensors_of(inputs: Inputs) -> list[Tensor]:
+    """The tensors among the inputs, in order."""
     positional, named = _arguments(inputs)
+    return [x for x in [*positional, *named.values()] if isinstance(x, Tensor)]
 
-    def part(x: Any) -> Any:
-        return x[samples] if isinstance(x, Tensor) and samples is not None else x
 
+def with_tensors(inputs: Inputs, tensors: Sequence[Tensor]) -> Inputs:
+    """The same inputs with others in place of their tensors."""
+    left = iter(tensors)
+
+    def replaced(x: Any) -> Any:
+        return next(left) if isinstance(x, Tensor) else x
+
+    positional, named = _arguments(inputs)
+    places = [replaced(x) for x in positional]
+    return {key: replaced(x) for key, x in named.items()} if named else places
+
+
+def call(model: nn.Module, inputs: Inputs) -> Any:
+    """The model's own output."""
+    positional, named = _arguments(inputs)
     try:
-        return model(*(part(x) for x in positional), **{key: part(x) for key, x in named.items()})
+        return model(*positional, **named)
     except (OrderoneError, torch.OutOfMemoryError):
         raise
     except (RuntimeError, ValueError, TypeError, LookupError) as error:
-        given = [*positional, *named.values()]
-        shapes = ", ".join(f"{tuple(x.shape)} {x.dtype}" for x in given if isinstance(x, Tensor))
+        shapes = ", ".join(f"{tuple(x.shape)} {x.dtype}" for x in tensors_of(inputs))
         raise ModelError(
             f"a {type(model).__name__} that fails on inputs of {shapes} "
             f"({type(error).__name__}: {error})",

@@ -7,7 +7,7 @@ the maps of a network no gradient is ever formed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -17,16 +17,32 @@ from torch import Tensor, nn
 from orderone.core.errors import ConfigError
 from orderone.core.parameter_names import clean_name
 from orderone.probes.coordinates import evaluating, rms
-from orderone.probes.samples import Inputs, Output, call, chosen_output, sample_count
+from orderone.probes.samples import (
+    Inputs,
+    Output,
+    call,
+    chosen_output,
+    sample_count,
+    tensors_of,
+    with_tensors,
+)
 from orderone.probes.tangent_groups import (
     Groups,
     Planned,
     grouping,
     trained_parameters,
 )
-from orderone.probes.tangent_memory import Cost, Layout, Tile, parse_memory, passes
-from orderone.probes.tangent_sample import Block, Parts, SamplePass
+from orderone.probes.tangent_memory import (
+    Cost,
+    Layout,
+    Tile,
+    parse_memory,
+    passes,
+    samples_together,
+)
+from orderone.probes.tangent_pass import Block, Parts, Pass, length
 from orderone.probes.tangent_terms import product
+from orderone.probes.tangent_together import ApartError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,14 +102,16 @@ def tangent(
     _check(outputs, optimizer, gradient, epsilon)
     model = getattr(model, "_orig_mod", model)  # a compiled model shows none of its functions
     chosen = grouping(model, groups, optimizer)
+    count = sample_count(inputs)
     measurement = _Measurement(
         parameters={n: p for n, p in trained_parameters(model).items() if n in chosen},
         groups=chosen,
-        run=lambda sample: chosen_output(call(model, inputs, slice(sample, sample + 1)), output),
+        run=lambda tensors: chosen_output(call(model, with_tensors(inputs, tensors)), output),
+        tensors=tensors_of(inputs),
         weights=None if epsilon is None else _weights(gradient or {}, chosen, epsilon),
     )
     with evaluating(model):
-        measurement.measure(sample_count(inputs), outputs, parse_memory(memory))
+        measurement.measure(count, outputs, parse_memory(memory))
     sizes = measurement.sizes() if gradient is None else _sizes_of(gradient, chosen)
     kernels = measurement.kernels
     if optimizer == "adamw" and epsilon is None:
@@ -150,25 +168,26 @@ class _Measurement:
 
     parameters: dict[str, nn.Parameter]
     groups: Groups
-    run: Callable[[int], Tensor]
+    run: Callable[[Sequence[Tensor]], Tensor]
+    tensors: Sequence[Tensor]
+    """Inputs, whose first axis is samples."""
     weights: Mapping[str, Tensor] | None
     kernels: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     shape: tuple[int, ...] = ()
     _squares: dict[str, float] = field(default_factory=dict[str, float])
     _layout: Layout = field(init=False)
     _looked_up: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
-    _first: SamplePass | None = None
+    _first: Pass | None = None
     """The pass that told the shapes, until sample 0 is loaded."""
 
     def measure(self, samples: int, outputs: str, memory: int) -> None:
-        """All pairs of outputs, tile by tile."""
+        """All pairs of outputs, samples together where that is quicker and the model allows it."""
         cost = self._prepare(samples, outputs)
-        for tiles in passes(self._layout, cost, memory):
-            for place, tile in enumerate(tiles):
-                held = self._load(tile)
-                self._pair_all(held, held)
-                for other in tiles[place + 1 :]:
-                    self._pair_all(held, self._load(other))
+        together = samples_together(self._layout, cost, memory)
+        try:
+            self._measure(cost, memory, together)
+        except ApartError:  # all samples are run before anything is added
+            self._measure(cost, memory, 1)
         for kernel in self.kernels.values():
             kernel.div_(self._layout.indices)
 
@@ -183,6 +202,15 @@ class _Measurement:
             for group, square in self._squares.items()
         }
 
+    def _measure(self, cost: Cost, memory: int, together: int) -> None:
+        """All pairs of outputs, tile by tile."""
+        for tiles in passes(self._layout, cost, memory, together):
+            for place, tile in enumerate(tiles):
+                held = self._load(tile)
+                self._pair_all(held, held)
+                for other in tiles[place + 1 :]:
+                    self._pair_all(held, self._load(other))
+
     def _count(self, name: str) -> int:
         """Elements; of a lookup table, those of rows that occur, as no other has a gradient."""
         parameter = self.parameters[name]
@@ -192,8 +220,8 @@ class _Measurement:
 
     def _prepare(self, samples: int, outputs: str) -> Cost:
         """Shapes, empty kernels, and what an output costs, from the first sample."""
-        first = self._first = self._pass(0)
-        *positions, n_out = first.y.shape[1:]
+        first = self._first = self._pass(slice(0, 1))
+        *positions, n_out = first.y.shape[2:]
         count = math.prod(positions)
         full = outputs == "full"
         self.shape = (samples, *positions, n_out) if full else (samples, *positions)
@@ -201,6 +229,7 @@ class _Measurement:
             samples=samples,
             positions=count * n_out if full else count,
             indices=1 if full else n_out,
+            signals=max((use.dims[0] for use in first.uses), default=1),
         )
         rows = samples * self._layout.positions
         names = list(dict.fromkeys(group for group, _ in self.groups.values()))
@@ -211,47 +240,41 @@ class _Measurement:
         self._squares = dict.fromkeys(names, 0.0)
         return self._cost(first)
 
-    def _cost(self, first: SamplePass) -> Cost:
+    def _cost(self, first: Pass) -> Cost:
         item = max(4, first.y.element_size())
         each = [n * item for n in first.numbers()]
         used = sum(use.dims[0] * use.dims[1] for use in first.uses) * item
-        kernels = sum(K.nbytes for K in self.kernels.values())
         return Cost(
-            fixed=2 * first.bytes + kernels,
+            kernels=sum(K.nbytes for K in self.kernels.values()),
+            graph=2 * first.bytes,
             held=sum(each),
             # All δ, gradients that are formed, the cotangent, and what autograd has in hand.
             backward=used + sum(each) + 2 * first.y.nbytes + 6 * first.largest,
-            product=2 * max(each, default=0),
+            product=3 * max(each, default=0),
         )
 
-    def _pass(self, sample: int) -> SamplePass:
-        return SamplePass(lambda: self.run(sample), self.parameters, weights=self.weights)
+    def _pass(self, samples: slice) -> Pass:
+        tensors = [x[samples] for x in self.tensors]
+        return Pass(self.run, tensors, self.parameters, weights=self.weights)
 
-    def _taken(self, sample: int) -> SamplePass:
-        """The sample's pass; the first is kept from the preparation, and no longer than needed."""
+    def _taken(self, samples: slice) -> Pass:
+        """The samples' pass; the first is kept from the preparation, and no longer than needed."""
         first, self._first = self._first, None
-        return first if first is not None and sample == 0 else self._pass(sample)
+        return first if first is not None and samples == slice(0, 1) else self._pass(samples)
 
     def _load(self, tile: Tile) -> list[tuple[Block, Parts]]:
-        """Gradients of a tile's blocks, one forward pass a sample."""
+        """Gradients of a tile's blocks, one forward pass for those of the same samples."""
         held: list[tuple[Block, Parts]] = []
-        current: tuple[int, SamplePass] | None = None
+        current: tuple[slice, Pass] | None = None
         for block in tile:
-            if current is None or current[0] != block.sample:
+            if current is None or current[0] != block.samples:
                 current = None  # the graph before goes first
-                current = (block.sample, self._taken(block.sample))
+                current = (block.samples, self._taken(block.samples))
+                for name, rows in current[1].looked_up().items():
+                    self._looked_up.setdefault(name, set()).update(rows)
             of = (self._layout.positions, self._layout.indices)
-            parts = current[1].parts(block.positions, block.indices, of=of)
-            self._look(parts)
-            held.append((block, parts))
+            held.append((block, current[1].parts(block.positions, block.indices, of=of)))
         return held
-
-    def _look(self, parts: Parts) -> None:
-        """Notes which rows of lookup tables occur."""
-        for name, part in parts.items():
-            if isinstance(part, tuple) and all(term.fixed.ndim == 1 for term in part):
-                rows = self._looked_up.setdefault(name, set())
-                rows.update(index for term in part for index in term.fixed.tolist())
 
     def _pair_all(self, ours: list[tuple[Block, Parts]], theirs: list[tuple[Block, Parts]]) -> None:
         for place, (one, parts) in enumerate(ours):
@@ -271,5 +294,6 @@ class _Measurement:
                 self.kernels[group][columns, rows] += factor * K.mT
 
     def _rows(self, block: Block) -> slice:
-        start = block.sample * self._layout.positions
-        return slice(start + block.positions.start, start + block.positions.stop)
+        """The block's outputs, which are neighbours: several samples come with all positions."""
+        start = block.samples.start * self._layout.positions + block.positions.start
+        return slice(start, start + length(block.samples) * length(block.positions))

@@ -1,7 +1,8 @@
 """Backward passes that serve many cotangents at once.
 
-torch takes gelu's and the layer norm's backward pass one cotangent after another, and computes σ'
-anew for each. σ' and LN(z) are the same for all of them: here they are computed once.
+σ' and LN(z) are the same for all cotangents: here they are computed once, where torch computes σ'
+anew for each. All of it is element by element or over the last axis, so that samples that are taken
+together (``torch.vmap``) are but one more axis in front.
 """
 
 from __future__ import annotations
@@ -16,37 +17,65 @@ class Pointwise(torch.autograd.Function):
     """y = σ(w), whose backward pass is a product with σ'(w)."""
 
     @staticmethod
-    def forward(ctx: Any, w: Tensor, y: Tensor, slope: Tensor) -> Tensor:
-        ctx.save_for_backward(slope)
-        return y
+    def forward(w: Tensor, y: Tensor, slope: Tensor) -> Tensor:
+        return y.view_as(y)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[2])
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         (slope,) = ctx.saved_tensors
         return grads[0] * slope, None, None
 
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> tuple[Tensor, int]:
+        applied: Any = Pointwise.apply(*_in_front(inputs, in_dims))
+        return applied, 0
+
 
 class Normalised(torch.autograd.Function):
     """x = LN(z) over the last axis, given x and 1/σ: z̄ = (x̄ − mean(x̄) − x mean(x̄ ∘ x)) / σ."""
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor, x: Tensor, inverse: Tensor) -> Tensor:
-        ctx.save_for_backward(x, inverse)
-        return x
+    def forward(z: Tensor, x: Tensor, inverse: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[1:])
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         (x, inverse), g = ctx.saved_tensors, grads[0]
+        along = (g * x).mean(-1, keepdim=True)
         centred = g - g.mean(-1, keepdim=True)
-        return (centred - x * (g * x).mean(-1, keepdim=True)) * inverse, None, None
+        return centred.sub_(x * along).mul_(inverse), None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> tuple[Tensor, int]:
+        applied: Any = Normalised.apply(*_in_front(inputs, in_dims))
+        return applied, 0
+
+
+def _in_front(inputs: tuple[Tensor, ...], in_dims: tuple[int | None, ...]) -> list[Tensor]:
+    """The samples' axis first in each; all inputs here come of one signal, and have it."""
+    places = [dim for dim in in_dims if dim is not None]
+    assert len(places) == len(inputs)
+    return [x.movedim(dim, 0) for x, dim in zip(inputs, places, strict=True)]
 
 
 def pointwise(sigma: Any, w: Tensor, *arguments: Any, **settings: Any) -> Tensor:
     """σ(w) for any element-wise σ."""
-    leaf = w.detach().requires_grad_(True)
-    y = sigma(leaf, *arguments, **settings)
-    (slope,) = torch.autograd.grad(y.sum(), leaf)
-    applied: Any = Pointwise.apply(w, y.detach(), slope)
+
+    def applied_to(v: Tensor) -> Tensor:
+        return sigma(v, *arguments, **settings)
+
+    place = w.detach()
+    pulled: Any = torch.func.vjp(applied_to, place)
+    y, (slope,) = pulled[0], pulled[1](torch.ones_like(place))
+    applied: Any = Pointwise.apply(w, y.detach(), slope.detach())
     return applied
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from orderone.core.errors import ConfigError
-from orderone.probes.tangent_sample import Block
+from orderone.probes.tangent_pass import Block
 
 _UNITS = {"": 1, "B": 1, "K": 1e3, "M": 1e6, "G": 1e9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 _SIZE = re.compile(r"([0-9.]+)\s*([KMG]?I?)B?")
@@ -17,12 +17,17 @@ Tile = tuple[Block, ...]
 """Blocks that are held together."""
 
 
+_SIGNALS = 512
+"""Rows of a matrix product from which more samples at once no longer make it faster."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Bytes: of a pass and the result, and of each scalar output beside them."""
+    """Bytes: of the result, of a sample's pass, and of each scalar output beside them."""
 
-    fixed: int
-    """One sample's graph, and the kernels."""
+    kernels: int
+    graph: int
+    """What the pass of one sample keeps."""
     held: int
     """An output's gradients, in structured form."""
     backward: int
@@ -38,6 +43,38 @@ class Layout:
     samples: int
     positions: int
     indices: int
+    signals: int
+    """Most places of one sample's signal to which a parameter is applied: T."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """The memory, with the passes of so many samples in it."""
+
+    cost: Cost
+    memory: int
+    together: int = 1
+
+    @property
+    def left(self) -> int:
+        """Beside kernels and passes."""
+        return self.memory - self.cost.kernels - self.together * self.cost.graph
+
+    @property
+    def backward(self) -> int:
+        """Outputs that are taken back at once: a quarter of what is left."""
+        return max(1, self.left // (4 * self.cost.backward))
+
+    def fitting(self, *, tiles: int) -> int:
+        """Outputs in a tile, with ``tiles`` of them held beside one running backward pass."""
+        left = self.left - self.backward * self.cost.backward
+        return max(0, left // (tiles * self.cost.held + self.cost.product))
+
+    @property
+    def needed(self) -> int:
+        """The least memory that suffices."""
+        cost = self.cost
+        return cost.kernels + cost.graph + 2 * (cost.backward + 2 * cost.held + cost.product)
 
 
 def parse_memory(memory: str | int) -> int:
@@ -55,54 +92,52 @@ def parse_memory(memory: str | int) -> int:
     return size
 
 
-def passes(layout: Layout, cost: Cost, memory: int) -> Iterator[list[Tile]]:
+def samples_together(layout: Layout, cost: Cost, memory: int) -> int:
+    """Samples to take at once: enough for large matrix products, where all outputs fit."""
+    signals = layout.positions * layout.indices * layout.signals
+    most = min(layout.samples, -(-_SIGNALS // signals))
+    for count in range(most, 1, -1):
+        room = Room(cost=cost, memory=memory, together=count)
+        rows = layout.samples * layout.positions
+        if room.fitting(tiles=1) >= rows and room.backward >= count * layout.positions:
+            return -(-layout.samples // -(-layout.samples // count))  # as even as can be
+    return 1
+
+
+def passes(layout: Layout, cost: Cost, memory: int, together: int) -> Iterator[list[Tile]]:
     """Tiles to be paired with one another; between passes only kernels stay, which add up.
 
     Inner products are within an output index, so indices are parted first; only when one index of
     all samples is too much are its outputs parted too, and gradients computed more than once.
     """
+    room = Room(cost=cost, memory=memory, together=together)
     rows = layout.samples * layout.positions
-    alone = _rows_that_fit(cost, memory, tiles=1)
+    alone = room.fitting(tiles=1)
     if alone >= rows:
-        for indices in _slices(layout.indices, min(alone // rows, _backward_rows(cost, memory))):
-            yield [tuple(_blocks(layout, indices, cost, memory))]
+        # Of several samples all positions are taken back at once.
+        at_once = room.backward // (together * layout.positions) if together > 1 else room.backward
+        for indices in _slices(layout.indices, max(1, min(alone // rows, at_once))):
+            yield [tuple(_blocks(layout, indices, room))]
         return
-    fitting = _rows_that_fit(cost, memory, tiles=2)
+    fitting = room.fitting(tiles=2)
     if fitting < 1:
         raise ConfigError(
             f"memory of {memory / 2**20:.2f} MiB",
-            expected=f"at least {_needed(cost) / 2**20:.2f} MiB for this model and these inputs",
+            expected=f"at least {room.needed / 2**20:.2f} MiB for this model and these inputs",
             do="allow more, or measure fewer inputs or outputs",
         )
     for index in range(layout.indices):
-        blocks = _blocks(layout, slice(index, index + 1), cost, memory, most=fitting)
+        blocks = _blocks(layout, slice(index, index + 1), room, most=fitting)
         yield list(_packed(blocks, fitting))
 
 
-def _rows_that_fit(cost: Cost, memory: int, *, tiles: int) -> int:
-    """Outputs in a tile, with ``tiles`` of them held beside one running backward pass."""
-    left = memory - cost.fixed - _backward_rows(cost, memory) * cost.backward
-    return max(0, left // (tiles * cost.held + cost.product))
-
-
-def _backward_rows(cost: Cost, memory: int) -> int:
-    """Outputs that are taken back at once: a quarter of the memory."""
-    return max(1, (memory - cost.fixed) // (4 * cost.backward))
-
-
-def _needed(cost: Cost) -> int:
-    return cost.fixed + 2 * (cost.backward + 2 * cost.held + cost.product)
-
-
-def _blocks(
-    layout: Layout, indices: slice, cost: Cost, memory: int, most: int | None = None
-) -> Iterator[Block]:
-    at_once = _backward_rows(cost, memory)
+def _blocks(layout: Layout, indices: slice, room: Room, most: int | None = None) -> Iterator[Block]:
     width = indices.stop - indices.start
-    step = max(1, min(at_once, most or at_once) // width)
-    for sample in range(layout.samples):
+    step = max(1, min(room.backward, most or room.backward) // width)
+    step = step if room.together == 1 else layout.positions
+    for samples in _slices(layout.samples, room.together):
         for positions in _slices(layout.positions, step):
-            yield Block(sample=sample, positions=positions, indices=indices)
+            yield Block(samples=samples, positions=positions, indices=indices)
 
 
 def _packed(blocks: Iterator[Block], rows: int) -> Iterator[Tile]:

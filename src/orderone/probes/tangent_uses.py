@@ -1,10 +1,13 @@
-"""Where a model's parameters meet its signals, seen in one forward pass.
+"""Where a model's parameters meet its signals, seen in one forward pass of some samples.
 
 torch's own functions are watched. One that applies a parameter in a known way (a linear map, a
 convolution, a lookup, a norm's gain and bias) is handed the detached parameter instead, and what is
 needed to write the gradient from the backpropagated signal is noted: a *use*. Every other path from
 a parameter, such as a bare addition or a transposed matrix, stays with autograd. The gradient is
 the sum of both, whatever else shares the parameter.
+
+Samples that are taken together are kept apart by ``torch.vmap``: the model sees one of them, and
+what is noted here are the tensors beneath, with all samples as first axis.
 """
 
 from __future__ import annotations
@@ -15,11 +18,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from orderone.probes.tangent_backward import normalised, pointwise
+from orderone.probes.tangent_together import ApartError, level, samples_beneath
 
 Axis = int
 """Of a parameter seen as a matrix: 0 rows, 1 columns."""
@@ -31,10 +36,15 @@ class OuterUse:
 
     name: str
     axis: Axis
-    fixed: Tensor
-    """x, T × fan-in; or, of a lookup, the T looked-up indices: x is then one-hot."""
-    kept: Tensor | None = None
+    fixed: Shaped[Tensor, "s t *f"]
+    """x, T × fan-in a sample; or, of a lookup, the T looked-up indices: x is then one-hot."""
+    kept: Bool[Tensor, "s t"] | None = None
     """The t that count: a lookup of the padding index has no gradient."""
+
+    @property
+    def lookup(self) -> bool:
+        """Whether x is one-hot."""
+        return self.fixed.ndim == 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +59,7 @@ class GainUse:
     """∂f/∂g = Σ_t δ_t ∘ x_t, x the normalised signal, T × n."""
 
     name: str
-    fixed: Tensor
+    fixed: Float[Tensor, "s t n"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,24 +68,40 @@ class Use:
 
     edge: Any
     """The place in autograd's graph (torch.autograd.graph.GradientEdge)."""
+    samples: int | None
+    """The samples' axis at that place; None where there is but one sample, without an axis."""
     dims: tuple[int, int]
-    """T and d, of δ as a matrix."""
+    """T and d, of one sample's δ as a matrix."""
     channels_first: bool
     pieces: tuple[OuterUse | BiasUse | GainUse, ...]
 
-    def columns(self, delta: Tensor) -> Tensor:
-        """δ of R outputs as R × T × d."""
+    def columns(self, delta: Tensor) -> Float[Tensor, "r s t d"]:
+        """δ of R outputs of every sample, as matrices."""
+        delta = delta[:, None] if self.samples is None else delta.movedim(self.samples + 1, 1)
         if self.channels_first:
-            delta = delta.movedim(2, -1)  # (R, 1, channels, ...): beside R the sample's own axis
-        return delta.reshape(len(delta), *self.dims)
+            delta = delta.movedim(3, -1)  # (R, S, 1, channels, ...): the model has its own axis
+        return delta.reshape(*delta.shape[:2], *self.dims)
 
 
 class Watch(TorchFunctionMode):
-    """While active, notes every use of ``parameters``, and how large the pass's tensors are."""
+    """While active, notes every use of ``parameters``, and how large the pass's tensors are.
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
+    ``root`` is a zero that requires a gradient, each sample's own: it starts the graph, and what
+    it is added to has a value for each sample. ``own`` are each sample's own copies of the
+    parameters, where several samples are taken together: autograd's paths begin there.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        root: Float[Tensor, ""],
+        own: Mapping[str, Tensor] | None = None,
+    ) -> None:
         super().__init__()
         self._names = {id(parameter): name for name, parameter in parameters.items()}
+        self._root = root
+        self._own = own
+        self._level = level()
         self._versions: list[tuple[Tensor, int]] = []
         self.uses: list[Use] = []
         self.bytes = 0
@@ -83,27 +109,51 @@ class Watch(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        rule = _RULES.get(func) if torch.is_grad_enabled() else None
-        out = rule(self, func, *args, **kwargs) if rule else func(*args, **kwargs)
+        # Where the model itself calls vmap or grad, what it does there is left to autograd.
+        seen = torch.is_grad_enabled() and level() == self._level
+        rule = _RULES.get(func) if seen else None
+        out = rule(self, func, *args, **kwargs) if rule else self.plainly(func, *args, **kwargs)
         if isinstance(out, Tensor):
-            self._count(out.nbytes if not out._is_view() else 0, out.nbytes)
-        if func is functional.scaled_dot_product_attention:
-            query, key = args[:2] if len(args) > 1 else (kwargs["query"], kwargs["key"])
-            scores = query.nbytes // query.shape[-1] * key.shape[-2]
-            self._count(4 * scores, scores)  # what its plain form keeps, unseen from here
+            self.count(out.nbytes if not out._is_view() else 0, out.nbytes)
         return out
 
-    def _count(self, kept: int, tensor: int) -> None:
+    def count(self, kept: int, tensor: int) -> None:
+        """Notes what a step of the pass keeps, and its largest tensor."""
         self.bytes += kept
         self.largest = max(self.largest, tensor)
+
+    def plainly(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+        """The function itself, whose parameters stay with autograd."""
+        if self._own is None:
+            return func(*args, **kwargs)
+        return func(
+            *(self._separate(x) for x in args),
+            **{key: self._separate(x) for key, x in kwargs.items()},
+        )
+
+    def _separate(self, x: Any) -> Any:
+        """Each sample's own copy of a parameter, alone or in a list."""
+        if type(x) in (list, tuple):
+            return type(x)(self._separate(each) for each in x)
+        name = self.name(x)
+        return self._own[name] if self._own is not None and name else x
 
     def name(self, parameter: Any) -> str | None:
         return self._names.get(id(parameter))
 
+    def fixed(self, x: Tensor) -> Shaped[Tensor, "s t *f"]:
+        """x of all samples."""
+        beneath, axis = samples_beneath(x.detach())
+        if self._own is None:
+            return beneath[None]
+        count = len(samples_beneath(self._root)[0])
+        return beneath.expand(count, *x.shape) if axis is None else beneath.movedim(axis, 0)
+
     def held(self, x: Tensor) -> Tensor:
         """x, which must stay as it is."""
         x = x.detach()
-        self._versions.append((x, x._version))
+        beneath = samples_beneath(x)[0]
+        self._versions.append((beneath, beneath._version))
         return x
 
     @property
@@ -115,22 +165,27 @@ class Watch(TorchFunctionMode):
         self, out: Tensor, d: int, *pieces: OuterUse | BiasUse | GainUse, channels: bool = False
     ) -> Tensor:
         """``out``, with its place in the graph noted."""
-        if not out.requires_grad:
-            # The graph begins here. The copy may be changed in place, which a leaf may not.
-            out.requires_grad_(True)
-            edge = torch.autograd.graph.get_gradient_edge(out)
-            returned = out.clone()
-        else:
-            # The edge stays what it is when ``out`` is changed in place.
-            edge = torch.autograd.graph.get_gradient_edge(out)
-            returned = out
-        dims = (out.numel() // d, d)
-        use = Use(edge=edge, dims=dims, channels_first=channels, pieces=pieces)
+        if not self.is_tracked(out):
+            out = out + self._root.to(out.dtype)  # the graph begins here
+        beneath, axis = samples_beneath(out)
+        # The edge stays what it is when ``out`` is changed in place.
+        use = Use(
+            edge=torch.autograd.graph.get_gradient_edge(beneath),
+            samples=axis,
+            dims=(out.numel() // d, d),
+            channels_first=channels,
+            pieces=pieces,
+        )
         self.uses.append(use)
-        return returned
+        return out
+
+    def is_tracked(self, x: Tensor) -> bool:
+        """Whether autograd has a path to it, by itself for every sample."""
+        beneath, axis = samples_beneath(x)
+        return beneath.requires_grad and (self._own is None or axis is not None)
 
 
-Rule = Callable[..., Tensor]
+Rule = Callable[..., Any]
 
 
 def _own(watch: Watch, parameter: Any) -> Any:
@@ -153,7 +208,9 @@ def _linear(watch: Watch, func: Any, input: Tensor, weight: Any, bias: Any = Non
     out = func(input, _own(watch, weight), _own(watch, bias))
     if not name and not biases:
         return out
-    outer = OuterUse(name=name, axis=1, fixed=_rows(watch.held(input))) if name else None
+    outer = (
+        OuterUse(name=name, axis=1, fixed=watch.fixed(_rows(watch.held(input)))) if name else None
+    )
     return watch.tapped(out, weight.shape[0], *([outer] if outer else []), *biases)
 
 
@@ -162,9 +219,9 @@ def _addmm(watch: Watch, func: Any, input: Any, mat1: Tensor, mat2: Any, **setti
     name, biases = watch.name(mat2), _bias(watch, input)
     flat_bias = not biases or input.ndim == 1
     if settings or not (name and flat_bias):
-        return func(input, mat1, mat2, **settings)
+        return watch.plainly(func, input, mat1, mat2, **settings)
     out = func(_own(watch, input), mat1, mat2.detach())
-    outer = OuterUse(name=name, axis=0, fixed=watch.held(mat1))
+    outer = OuterUse(name=name, axis=0, fixed=watch.fixed(watch.held(mat1)))
     return watch.tapped(out, mat2.shape[1], outer, *biases)
 
 
@@ -172,9 +229,9 @@ def _matmul(watch: Watch, func: Any, input: Tensor, other: Any, **settings: Any)
     """s W."""
     name = watch.name(other)
     if settings or not name or other.ndim != 2 or input.ndim < 2:
-        return func(input, other, **settings)
+        return watch.plainly(func, input, other, **settings)
     out = func(input, other.detach())
-    outer = OuterUse(name=name, axis=0, fixed=_rows(watch.held(input)))
+    outer = OuterUse(name=name, axis=0, fixed=watch.fixed(_rows(watch.held(input))))
     return watch.tapped(out, other.shape[1], outer)
 
 
@@ -192,12 +249,11 @@ def _embedding(
     """Rows of W by index."""
     name = watch.name(weight)
     if not name or max_norm is not None or scale_grad_by_freq:
-        return func(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
+        settings = (padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
+        return watch.plainly(func, input, weight, *settings)
     out = func(input, weight.detach(), padding_idx)
-    index, kept = watch.held(input).flatten(), None
-    if padding_idx is not None:
-        kept = (index != padding_idx % len(weight)).nonzero()[:, 0]
-        index = index[kept]
+    index = watch.fixed(watch.held(input).flatten())
+    kept = None if padding_idx is None else index != padding_idx % len(weight)
     outer = OuterUse(name=name, axis=0, fixed=index, kept=kept)
     return watch.tapped(out, weight.shape[1], outer)
 
@@ -213,7 +269,7 @@ def _layer_norm(
 ) -> Tensor:
     """g ∘ LN(z) + b."""
     gain, biases = watch.name(weight), _bias(watch, bias)
-    if len(normalized_shape) != 1 or not input.requires_grad:
+    if len(normalized_shape) != 1 or not watch.is_tracked(input):
         out = func(input, normalized_shape, _own(watch, weight), _own(watch, bias), eps)
         x = func(input.detach(), normalized_shape, eps=eps) if gain else None
     else:
@@ -250,7 +306,9 @@ def _normed(
     x: Tensor | None,
 ) -> Tensor:
     """Notes the gain and the bias of a norm over n features."""
-    gains = (GainUse(name=gain, fixed=x.detach().reshape(-1, n)),) if gain and x is not None else ()
+    gains: tuple[GainUse, ...] = ()
+    if gain and x is not None:
+        gains = (GainUse(name=gain, fixed=watch.fixed(x.reshape(-1, n))),)
     return watch.tapped(out, n, *gains, *biases)
 
 
@@ -269,11 +327,11 @@ def _conv(
     name, space = watch.name(weight), weight.ndim - 2
     simple = groups == 1 and not isinstance(padding, str) and input.ndim == weight.ndim
     if not name or not simple:
-        return func(input, weight, bias, stride, padding, dilation, groups)
+        return watch.plainly(func, input, weight, bias, stride, padding, dilation, groups)
     biases = _bias(watch, bias)
     out = func(input, weight.detach(), _own(watch, bias), stride, padding, dilation, groups)
     patches = _unfolded(input.detach(), weight.shape[2:], stride, padding, dilation)
-    outer = OuterUse(name=name, axis=1, fixed=_rows(patches.mT))
+    outer = OuterUse(name=name, axis=1, fixed=watch.fixed(_rows(patches.mT)))
     assert space in (1, 2)
     return watch.tapped(out, weight.shape[0], outer, *biases, channels=True)
 
@@ -297,12 +355,49 @@ def _unfolded(x: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any) 
 
 def _pointwise(watch: Watch, func: Any, input: Tensor, *rest: Any, **settings: Any) -> Tensor:
     """σ(w), for the many cotangents to come."""
-    if not input.requires_grad or settings.get("inplace") or any(x is True for x in rest):
-        return func(input, *rest, **settings)
+    if not watch.is_tracked(input) or settings.get("inplace") or any(x is True for x in rest):
+        return watch.plainly(func, input, *rest, **settings)
     return pointwise(func, input, *rest, **settings)
 
 
+def _attention(watch: Watch, func: Any, *args: Any, **settings: Any) -> Tensor:
+    """softmax(q k) v in plain form: fused kernels take many cotangents one after another."""
+    out: Tensor = watch.plainly(_plain_attention, *args, **settings)
+    query, key = args[:2] if len(args) > 1 else (settings["query"], settings["key"])
+    scores = query.nbytes // query.shape[-1] * key.shape[-2]
+    watch.count(4 * scores, scores)  # what the plain form keeps, unseen from outside
+    return out
+
+
+def _plain_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """The arguments of ``scaled_dot_product_attention``; torch's own reference for it."""
+    return torch.ops.aten._scaled_dot_product_attention_math(
+        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    )[0]
+
+
+def _agreed(watch: Watch, func: Any, x: Tensor) -> bool:
+    """A choice of path: where all samples make the same one, it is each one's own."""
+    beneath, axis = samples_beneath(x)
+    if axis is None:
+        return func(x)
+    yes = beneath != 0
+    if yes.any() and not yes.all():
+        raise ApartError("samples of which each takes a path of its own")
+    return bool(yes.all())
+
+
 _RULES: dict[Any, Rule] = {
+    Tensor.__bool__: _agreed,
     functional.gelu: _pointwise,
     functional.silu: _pointwise,
     functional.mish: _pointwise,
@@ -314,6 +409,7 @@ _RULES: dict[Any, Rule] = {
     Tensor.mm: _matmul,
     Tensor.__matmul__: _matmul,
     functional.embedding: _embedding,
+    functional.scaled_dot_product_attention: _attention,
     functional.layer_norm: _layer_norm,
     functional.rms_norm: _rms_norm,
     functional.conv1d: _conv,
