@@ -232,6 +232,19 @@ def test_no_rounding_is_divided_by():
         )
 
 
+def test_no_rounding_is_a_sum():
+    """What is left of a centred value, and of t beside it, is the sum of t."""
+    with pytest.raises(ModelError, match="cancel to 0 in a sum, at sum"):
+        saturated(Vectors(lambda m: (m.t * m.o - (m.t * m.o).mean() + m.t).sum()))
+
+
+def test_a_number_beside_0_is_there():
+    """0 c + 5 is 5, and no ε."""
+    wide = torch.tensor([1.0, 1, 1, 0, 0, 0], dtype=DOUBLE)
+    model = Vectors(lambda m: (m.t * wide + 5.0).sigmoid())
+    torch.testing.assert_close(saturated(model).lead, model.at(1e5).detach())
+
+
 def test_epsilon_is_no_divisor_but_of_what_vanishes_with_it():
     """o / (0 + ε) is of a higher degree than any quotient by what grows; 0 / (0 + ε) is 0."""
     wide = torch.tensor([1.0, 1, 1, 0, 0, 0], dtype=DOUBLE)
@@ -271,9 +284,13 @@ def test_half_precision_ties_only_what_is_equal(dtype):
             self.row = nn.Parameter(row)
 
         def forward(self):
-            return self.scores.softmax(-1), functional.rms_norm(self.row, (4096,))
+            return self.scores.softmax(-1), functional.rms_norm(self.row, (4096,)), normed(self.row)
 
-    weights, row = saturated(Half())
+    def normed(row):
+        return functional.layer_norm(row, (4096,))
+
+    weights, row, centred = saturated(Half())
+    assert centred.lead[7] == 64.0
     assert weights.lead.tolist() == [0.5, 0.0, 0.0, 0.5]
     assert row.lead[7] == 64.0
     assert int(row.lead.count_nonzero()) == 1

@@ -128,7 +128,7 @@ def log_softmax(scores: Term, dim: int, *unused: Any) -> Term:
         scores = Term(
             lead=torch.zeros_like(scores.lead), dropped=also(scores.dropped, "lower degree")
         )
-    if scores.degree == 0 or scores.is_nothing:
+    if scores.degree == 0:
         return Term(lead=scores.lead.log_softmax(dim), dropped=scores.dropped)
     lead = scores.lead - scores.lead.amax(dim=dim, keepdim=True)
     if scores.dropped <= {"saturation"} and not bool(lead.any()):  # all are the same for certain
