@@ -148,7 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
             return None
         with self.answers.lock:
             self.answers.requests.append((self.command, path, wanted))
-            self.answers.headers.append(dict(self.headers))
+            self.answers.headers.append({k.lower(): v for k, v in self.headers.items()})
             count = len(self.answers.requests)
         wrong = self.answers.wrong(path, wanted, count)
         if isinstance(wrong, int):
@@ -215,7 +215,7 @@ class _Handler(BaseHTTPRequestHandler):
             told["Content-Encoding"] = "gzip"
         with place.open("rb") as file:
             file.seek(first)
-            content = file.read(last - first)
+            content = file.read(last - first) + b"more" * (wrong == "long")
         with self.answers.lock:
             self.answers.sent[place.parent.name] += len(content) * (self.command == "GET")
         cut = 100_000 if wrong == "cut" and len(content) > 100_000 else None

@@ -180,10 +180,25 @@ def test_each_byte_is_fetched_about_once(tmp_path, over, form):
         assert 0.99 * whole <= remote.bytes_read[f"step{step}"] <= 1.1 * whole
 
 
+def test_opening_looks_at_tables_alone(tmp_path):
+    """A request for each of a thousand tensors, before the first is read, would take minutes."""
+    many = {f"layers.{i}.mlp.weight": torch.randn(100, 200) for i in range(200)}
+    for step, (name, writer) in enumerate(
+        {"pytorch_model.bin": write_torch, "model.safetensors": write_safetensors}.items()
+    ):
+        writer(tmp_path / "hub" / f"step{step}" / name, many)
+    remote = Repository(tmp_path / "hub")
+    for checkpoint in open_series(NAME, remote=remote, keep=False).checkpoints:
+        assert len(checkpoint.tensors()) == 200
+        assert sum(revision == checkpoint.name for revision, *_ in remote.reads) <= 4
+        assert remote.bytes_read[checkpoint.name] < 5 * LEAST
+        assert_holds(checkpoint, many)
+
+
 def test_windows_on_a_file_show_its_bytes_and_keep_within_their_bound():
     """Reads of any kind and order over files of any size, some of them announced."""
     rng = random.Random(3)
-    contents = [rng.randbytes(rng.choice([1, 5_000, 300_000, 2_000_000])) for _ in range(9)]
+    contents = [rng.randbytes(rng.choice([1, 5_000, 2_000_000, 3_000_000])) for _ in range(20)]
     largest = 0
 
     def entry(content, key):
@@ -194,28 +209,28 @@ def test_windows_on_a_file_show_its_bytes_and_keep_within_their_bound():
 
         return Entry(size=len(content), content=key, fetch=fetch)
 
-    windows = Windows(memory=MEMORY, checkpoints=40)
+    windows = Windows(memory=MEMORY // 4, checkpoints=3)
     entries = {str(i): entry(content, i) for i, content in enumerate(contents)}
     files = [RangedFiles(entries, windows).file(Path(name)) for name in entries]
-    reads = 0
-    for _ in range(3_000):
+    most = 0
+    for _ in range(1_000):
         content, file = rng.choice(list(zip(contents, files, strict=True)))
         first = rng.randrange(len(content))
-        for _ in range(rng.choice([1, 1, 5])):  # goes on from there, with a gap or without
+        for _ in range(rng.choice([1, 1, 40])):  # goes on from there, with a gap or without
             last = min(len(content), first + rng.choice([1, 30, 4_000, 100_000]))
             if rng.random() < 0.3:
                 file.expect(first, last)
             assert bytes(file.bytes_at(first, last)) == content[first:last]
             whole = (last - first) // 4
-            offset = first % 64
-            if offset + 4 * whole <= len(content):
-                seen = file.elements(offset, torch.int32, 0, whole)
-                assert seen.numpy().tobytes() == content[offset : offset + 4 * whole]
-            assert sum(len(each._window.content) for each in windows._held) <= windows.budget
+            seen = file.elements(first, torch.int32, 0, whole)  # at any alignment
+            assert seen.numpy().tobytes() == content[first : first + 4 * whole]
+            window = file._distant._window.content
+            apart = seen.data_ptr() - window.data_ptr()
+            assert whole == 0 or first % 4 or 0 <= apart < len(window)  # aligned: no copy
             first = min(len(content) - 1, last + rng.choice([0, 0, 1, 100]))
-            reads += 1
-    assert largest <= 100_000 + max(LEAST, windows.ahead)
-    assert reads > 3_000
+            most = max(most, sum(len(each._window.content) for each in windows._held))
+    assert 0.6 * windows.budget < most <= windows.budget
+    assert largest <= 100_000 + windows.ahead
 
 
 def test_a_read_far_from_the_bounds_of_the_file_is_refused():
@@ -341,7 +356,8 @@ def test_what_is_wrong_with_a_file_is_found_from_afar(tmp_path, over, what):
     assert told(there) == told(here)
 
 
-def test_trouble_on_the_way_is_a_finding(tmp_path, over):
+@pytest.mark.parametrize("good", [3, 8])  # the first looks, and the pass
+def test_trouble_on_the_way_is_a_finding(tmp_path, over, good):
     folder = write(tmp_path / "hub")
     remote = Repository(folder)
     reads = 0
@@ -349,7 +365,7 @@ def test_trouble_on_the_way_is_a_finding(tmp_path, over):
     def fail(revision, name, first):
         nonlocal reads
         reads += revision == "step30"
-        if reads > 8 and revision == "step30":
+        if reads > good and revision == "step30":
             raise OSError("the line is dead\nand so on")
 
     remote.fail = fail
@@ -359,9 +375,7 @@ def test_trouble_on_the_way_is_a_finding(tmp_path, over):
         ("step30", "unreadable", detail)
     ]
     assert found.steps == (10, 20, 40)
-    assert reads == 9  # what failed is not asked for again
-    for at in range(9):
-        assert remote.bytes_read["step10"] < 2 * size(folder / "step10"), at
+    assert reads == good + 1  # what failed is not asked for again
 
 
 def test_a_transposed_tensor_too_large_to_hold_is_refused(tmp_path, over):
@@ -444,13 +458,11 @@ def test_the_client_reads_by_range(tmp_path, over, writes, form, elsewhere):
     first = [path for _, path, _ in rest if not path.startswith("/direct/")]
     if elsewhere:  # the Hub is asked where a file lies; from then on its bytes are asked for there
         assert len(first) <= 16 * len(STEPS) < len(rest) or len(first) < len(rest) / 2
-        tokens = [
-            "Authorization" in headers
+        tokens = {
+            (path.startswith("/direct/"), headers.get("authorization"))
             for (_, path, _), headers in zip(answers.requests, answers.headers, strict=True)
-            if path.startswith("/direct/")
-        ]
-        assert tokens
-        assert not any(tokens)
+        }
+        assert tokens == {(False, "Bearer hf_ours"), (True, None)}
 
 
 def test_the_client_keeps_downloads_in_its_cache(tmp_path, over):
@@ -487,6 +499,7 @@ WRONG = {
     "other range": "the server sends 'bytes",
     "other size": "the server sends 'bytes",
     "coded": "the server sends it as gzip",
+    "long": "more than it was asked for",
     "cut": "cannot be downloaded",
     500: "500",
     404: "404",
