@@ -8,6 +8,7 @@ from safetensors.torch import save_file
 import orderone
 from orderone.core.errors import ConfigError, RunError
 from orderone.trajectory import one_pass
+from orderone.trajectory.anomalies import elsewhere
 from orderone.trajectory.one_pass import Pass
 from orderone.trajectory.series import groups_of, memory_bytes, trajectory
 from orderone.trajectory.sources import open_series
@@ -139,6 +140,34 @@ def test_weights_whose_squares_overflow_are_off_the_path(tmp_path, pairs):
     assert [(f.checkpoint, f.kind) for f in found.findings] == [("step500", "off-path")]
     assert "1e+200 in 'h.0.mlp.fc1.weight'" in found.findings[0].detail
     assert_measured(found, points[:5] + points[6:])
+
+
+@pytest.mark.parametrize(("one", "other"), [(2, 5), (3, 8), (1, 7)])
+def test_checkpoints_under_each_others_steps(tmp_path, one, other):
+    """Not far off the path: each is where the other should be."""
+    points = random_walk()
+    points[one], points[other] = points[other], points[one]
+    found = trajectory(written(tmp_path, points))
+    assert [(f.checkpoint, f.kind) for f in found.findings] == [
+        (f"step{100 * one}", "off-path"),
+        (f"step{100 * other}", "off-path"),
+    ]
+    assert_measured(found, [points[step // 100] for step in found.steps])
+
+
+def test_a_path_that_comes_back_upon_itself_is_in_order(tmp_path):
+    there = random_walk(count=6)
+    back = [{n: x + 1e-6 * torch.randn_like(x) for n, x in p.items()} for p in there[-2::-1]]
+    assert trajectory(written(tmp_path, [*there, *back])).findings == ()
+
+
+@pytest.mark.parametrize("sizes", [np.ones(24), np.linspace(1, 0.1, 24), np.tile([1, 0.5, 0.1], 8)])
+def test_noise_about_a_resting_point_is_in_order(sizes):
+    """Checkpoints further apart than noise remembers: steady, falling or cyclic learning rates."""
+    rng = np.random.default_rng(3)
+    points = sizes[:, None] * rng.normal(size=(24, 2000))
+    distance = np.linalg.norm(points[:, None] - points[None], axis=-1)
+    assert elsewhere(distance) == {}
 
 
 def test_two_neighbours_off_the_path_together(tmp_path):

@@ -21,6 +21,9 @@ _USUAL = 2.0  # and over the median step around
 _ALONE = 3.0  # the same where no distance past the point is known
 _END = 4.0  # the first or last step over its neighbour's, at the same number of steps
 _LONGEST = 8  # points that may be off the path together
+_NEARER = 1.25  # the nearer neighbour's distance over that of a checkpoint elsewhere
+_DETOUR = 1.6  # the way over a point and past it: √2 for a random walk
+_IN_ORDER = 0.75  # of pairs of points; half of them by chance
 _CHUNK = 1 << 21
 
 
@@ -140,6 +143,43 @@ def off_path(jumps: Float, steps: Float, distance: Float | None) -> set[int]:
             if not run & found and _jumped(jumps, distance, first, first + length - 1):
                 found |= run
     return found | _ends(jumps, steps, found)
+
+
+def elsewhere(distance: Float) -> dict[int, int]:
+    """Points that lie at another place of the path, and which point they are nearest to there.
+
+    The way over the point is a detour (a path that turns back upon itself passes near itself too,
+    without one), neither neighbour is as near, and the point belongs where it is near: it is no
+    further from there than the neighbours there, and the path leads away from it to both sides.
+    Noise about a resting point, whether even, in cycles or falling, has no such place.
+    """
+    found: dict[int, int] = {}
+    for i in range(1, len(distance) - 1):
+        others = distance[i].copy()
+        others[i - 1 : i + 2] = np.inf
+        nearest = int(np.argmin(others))
+        apart = _NEARER * others[nearest] < _to_neighbours(distance, i)
+        detour = distance[i, i - 1] + distance[i, i + 1] > _DETOUR * distance[i - 1, i + 1]
+        home = others[nearest] < _NEARER * _to_neighbours(distance, nearest)
+        if apart and detour and home and _leading_away(distance, i, nearest):
+            found[i] = nearest
+    return found
+
+
+def _to_neighbours(distance: Float, i: int) -> float:
+    """To the nearer of the two."""
+    return min(float(distance[i, j]) for j in (i - 1, i + 1) if 0 <= j < len(distance))
+
+
+def _leading_away(distance: Float, i: int, place: int) -> bool:
+    """Whether of most pairs of points on one side of ``place`` the one further on is further."""
+    row, place = np.delete(distance[i], i), place - (place > i)
+    in_order = pairs = 0
+    for side in (row[place::-1], row[place:]):
+        further = side[None, :] > side[:, None]
+        in_order += int(np.count_nonzero(np.triu(further, 1)))
+        pairs += len(side) * (len(side) - 1) // 2
+    return in_order > _IN_ORDER * pairs
 
 
 def _jumped(jumps: Float, distance: Float | None, first: int, last: int) -> bool:

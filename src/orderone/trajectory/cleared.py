@@ -10,6 +10,7 @@ import torch
 
 from orderone.trajectory.anomalies import (
     duplicates,
+    elsewhere,
     misfit,
     near_norms,
     near_pairs,
@@ -142,6 +143,23 @@ class _Measured:
             usual = float(np.nanmedian(jumps))
             sides = [f"{jumps[k]:.4g}" for k in (i - 1, i) if 0 <= k < len(jumps)]
             detail = f"{' and '.join(sides)} from its neighbours, where {usual:.4g} is usual"
+            found[kept[i]] = Finding(checkpoint=name, kind="off-path", detail=detail)
+        return found | self._misplaced(group, wrong | set(found))
+
+    def _misplaced(self, group: str, wrong: set[int]) -> dict[int, Finding]:
+        """Checkpoints under another's step, which only all pairs tell."""
+        if group not in self.pairs:
+            return {}
+        kept = [i for i in range(len(self.checkpoints)) if i not in wrong]
+        distance = self.pairs[group].without(wrong).distance
+        found: dict[int, Finding] = {}
+        for i, nearest in elsewhere(distance).items():
+            place, name = self.checkpoints[kept[nearest]].name, self.checkpoints[kept[i]].name
+            sides = min(distance[i, i - 1], distance[i, i + 1])
+            detail = (
+                f"{distance[i, nearest]:.4g} from '{place}', {sides:.4g} from the nearer of its "
+                "neighbours: the path jumps to another step and back"
+            )
             found[kept[i]] = Finding(checkpoint=name, kind="off-path", detail=detail)
         return found
 
