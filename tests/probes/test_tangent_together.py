@@ -92,6 +92,14 @@ def test_models_of_transformers(kind: str, padded: bool, apart: list[str]) -> No
     assert both.gradient_size == pytest.approx(alone.gradient_size, rel=1e-10)
 
 
+@pytest.mark.parametrize("kind", ["BERT", "Llama"])
+def test_padded_models_of_transformers_against_the_dense_jacobian(kind: str) -> None:
+    """Boolean masks, and causal ones with padding."""
+    model, inputs = of_transformers(kind)
+    words = (inputs["input_ids"], inputs["attention_mask"])
+    assert_dense(model, words, output=lambda raw: raw.logits)
+
+
 @pytest.mark.parametrize("signals", [1, 60, 130, 10**9])
 def test_our_models_are_taken_together_in_any_number(signals: int, apart: list[str]) -> None:
     """Five samples by one, two and all, in groups as even as can be."""

@@ -230,6 +230,7 @@ class _Measurement:
             positions=count * n_out if full else count,
             indices=1 if full else n_out,
             signals=max((use.dims[0] for use in first.uses), default=1),
+            accelerated=first.y.device.type != "cpu",
         )
         rows = samples * self._layout.positions
         names = list(dict.fromkeys(group for group, _ in self.groups.values()))

@@ -19,6 +19,8 @@ Tile = tuple[Block, ...]
 
 _SIGNALS = 512
 """Rows of a matrix product from which more samples at once no longer make it faster."""
+_SIGNALS_ACCELERATED = 2**16
+"""The same where every call waits for its launch; seen on an H200, up to there it still gains."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +47,8 @@ class Layout:
     indices: int
     signals: int
     """Most places of one sample's signal to which a parameter is applied: T."""
+    accelerated: bool = False
+    """Whether the model is on another device than the CPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +99,8 @@ def parse_memory(memory: str | int) -> int:
 def samples_together(layout: Layout, cost: Cost, memory: int) -> int:
     """Samples to take at once: enough for large matrix products, where all outputs fit."""
     signals = layout.positions * layout.indices * layout.signals
-    most = min(layout.samples, -(-_SIGNALS // signals))
+    wanted = _SIGNALS_ACCELERATED if layout.accelerated else _SIGNALS
+    most = min(layout.samples, -(-wanted // signals))
     for count in range(most, 1, -1):
         room = Room(cost=cost, memory=memory, together=count)
         rows = layout.samples * layout.positions
