@@ -77,6 +77,10 @@ def test_disagreement_exits_1_and_says_where(spec, tmp_path, capsys, monkeypatch
     words = ["--widths", "64", "--networks", "8", "--to", str(tmp_path / "a")]
     assert run(["agree", str(spec), *words]) == 1
     out = capsys.readouterr().out
+    rows = [line for line in out.splitlines() if line.startswith("Θ")]
+    assert [("exact" in row, "one width" in row) for row in rows] == [(True, False)] + [
+        (False, True)
+    ] * 3
     assert "disagree in" in out
     assert "Theta of encoder.0.mlp at n = 64" in out
     assert ">not held<" in (tmp_path / "a" / "report.html").read_text()

@@ -230,11 +230,10 @@ def _cells(result: Agreement, each: Comparison) -> list[str]:
         for bars in (each.predicted, each.measured)
         for K in (bars.value, bars.se)
     ]
-    power = (
-        "exact"
-        if slope is None
-        else f"{signed(slope.value)} [{signed(slope.low)}, {signed(slope.high)}]"
-    )
+    if slope is not None:
+        power = f"{signed(slope.value)} [{signed(slope.low)}, {signed(slope.high)}]"
+    else:
+        power = "exact" if each.exact else "one width"
     verdict = "agrees" if each.agrees else "disagrees"
     overlap = [f"{each.overlap:.3f}", f"{each.overlap_se:.3f}"]
     return [symbol(each.quantity), each.block, *sides, *overlap, power, verdict]

@@ -63,6 +63,11 @@ class Comparison:
     """Relative bias that is granted."""
 
     @property
+    def exact(self) -> bool:
+        """At this width every network's kernel is the predicted one: nothing to fall with n."""
+        return max(self.strays) < EXACT
+
+    @property
     def overlap(self) -> float:
         """Of the mean."""
         return math.fsum(self.overlaps) / len(self.overlaps)
@@ -277,7 +282,7 @@ def prediction(predicted: Kernels, key: Key) -> Bars:
 def stray_slope(comparisons: Sequence[Comparison]) -> Estimate | None:
     """Exponent of n of ‖K̂ − K‖ / ‖K‖, every network a point."""
     points = [(each.width, stray) for each in comparisons for stray in each.strays]
-    if max(stray for _, stray in points) < EXACT or len({width for width, _ in points}) < 2:
+    if all(each.exact for each in comparisons) or len({width for width, _ in points}) < 2:
         return None
     return loglog_slope([width for width, _ in points], [stray for _, stray in points])
 
