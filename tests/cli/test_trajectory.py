@@ -15,6 +15,7 @@ from orderone.core.record import read_records
 from orderone.trajectory.geometry import Neighbours
 from orderone.trajectory.growth import growth
 from orderone.trajectory.one_pass import Pass
+from orderone.trajectory.points import from_norms
 from orderone.trajectory.series import Trajectory
 
 KINDS = {"norm", "cosine_next", "step_norm", "alignment"}
@@ -245,6 +246,28 @@ def test_the_page_draws_the_law_from_where_it_holds():
     rows = drawn.chart.to_dict()["datasets"].popitem()[1]
     assert [row["law"] for row in rows[:5]] == [None] * 5
     assert [row["law"] for row in rows[5:]] == pytest.approx(list(norm[5:]), rel=1e-6)
+
+
+def test_a_group_has_one_colour_in_every_chart():
+    """Biases that do not move have no angle, and no one else takes their colour."""
+    steps, missing = np.arange(8), np.full(7, np.nan)
+    still = Neighbours(
+        norm=np.ones(8), step_norm=np.zeros(7), alignment=missing, one_minus_cosine=missing
+    )
+    moving = from_norms(np.sqrt(1.0 + steps), np.full(8, 0.9)[1:])
+    groups = {"total": moving, "gains": still, "biases": moving}
+    result = Trajectory(
+        steps=tuple(int(step) for step in steps),
+        names=tuple(map(str, steps)),
+        groups=groups,
+        pairs={},
+        laws={name: growth(steps * 1.0, each.norm) for name, each in groups.items()},
+        dynamics={},
+    )
+    for each in sections(result):
+        if each.chart is not None:
+            rows = each.chart.to_dict()["datasets"].popitem()[1]
+            assert list(dict.fromkeys(row["group"] for row in rows)) == list(groups), each.heading
 
 
 def test_t5s_encoder_grows_as_the_root_of_steps(tmp_path, capsys):

@@ -52,7 +52,7 @@ def _spread(names: list[str]) -> list[str]:
 def _series(
     result: Trajectory, names: list[str], what: str, heading: str, label: str, alternative: str
 ) -> Section | None:
-    rows = [
+    rows: list[tuple[str, int, float | None]] = [
         (name, step, float(value))
         for name in names
         for step, value in zip(result.steps, getattr(result.groups[name], what), strict=False)
@@ -60,6 +60,10 @@ def _series(
     ]
     if not rows:
         return None
+    # A group without values keeps its colour, so that the others have theirs in every chart.
+    there = {name for name, _, _ in rows}
+    rows += [(name, result.steps[0], None) for name in names if name not in there]
+    rows.sort(key=lambda row: names.index(row[0]))
     frame = pl.DataFrame(rows, schema=["group", "step", "value"], orient="row")
     chart = lines(
         frame,
