@@ -179,6 +179,13 @@ BAD = {
     "stem": {"stem": "audio"},
     "samples": {"samples": 0},
     "samples = 2147483648": {"samples": 2**31},
+    "encoders = 10001": {"encoders": 10_001},
+    "recursions = 10001": {"recursions": 10_001},
+    "encoders = '2'": {"encoders": "2"},
+    "encoders = True": {"encoders": True},
+    "causal = 'yes'": {"causal": "yes"},
+    "Q = '0.5'": {"C": {"Q": "0.5"}},
+    "xi": {"xi": ["1.0", 1.0]},
 }
 
 
@@ -226,6 +233,13 @@ BAD_KERNELS = {
 def test_bad_kernels_are_one_line(said, changes):
     with pytest.raises(OrderoneError, match=said):
         kernels({"stem": "vision"}, **changes)
+
+
+def test_whole_numbers_and_lists_of_toml_are_constants():
+    spec = parse_spec({"stem": "vision", "inputs": [[[1]]], "xi": [1, 2.0], "C": {"Q": 1}})
+    assert spec.block_xi == (1.0, 2.0)
+    assert spec.constants("Q") == 1.0
+    assert parse_spec({"stem": "vision", "inputs": [[[1]]], "xi": 2}).block_xi == (2.0, 2.0)
 
 
 def test_inputs_of_any_floating_type():

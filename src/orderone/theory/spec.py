@@ -5,9 +5,9 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
 from torch import Tensor
 
 from orderone.core.errors import ConfigError
@@ -19,13 +19,25 @@ from orderone.theory.placement import Placement
 Constant = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
+
+def as_tuple(given: object) -> object:
+    """A list, all that TOML has, as the tuple that a frozen setting is."""
+    return tuple(cast("list[object]", given)) if isinstance(given, list) else given
+
+
 MOST_SAMPLES = 1 << 30
 MOST_BLOCKS = 10_000
 """Of any kind: more would run for days."""
 Count = Annotated[int, Field(ge=0, le=MOST_BLOCKS)]
 
 
-class InitialConstants(Settings):
+class Strict(Settings):
+    """A number in quotes is none, and neither is true."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class InitialConstants(Strict):
     """C_G of [DYZ23] eqs. (1.25)–(1.33)."""
 
     patch: Constant = 1.0
@@ -48,7 +60,7 @@ class LearningRates(InitialConstants):
     head_bias: Constant = 1.0
 
 
-class KernelSpec(Settings):
+class KernelSpec(Strict):
     """A network at initialisation, at infinite width, and its inputs."""
 
     stem: Literal["vision", "language"]
@@ -78,7 +90,7 @@ class KernelSpec(Settings):
     """A class token before the patches."""
     head_tied: bool | None = None
     """The head is (W^WE)ᵀ; None: with stem language."""
-    xi: Finite | tuple[Finite, ...] = 1.0
+    xi: Finite | Annotated[tuple[Finite, ...], BeforeValidator(as_tuple)] = 1.0
     """ξ of the skip, [DYZ23] eq. (1.5): one number, or one a block."""
     n_vocab: PositiveInt | None = None
     """Words in the vocabulary; None: as many as the inputs show."""
