@@ -162,13 +162,13 @@ class Distant:
 
     def _load(self, first: int, last: int, known: Window) -> Window:
         pad = first % _ALIGNED  # so that what is aligned in the file is aligned in memory
-        # A map of its own, which goes back to the system with the window; torch.empty's would not.
-        own = mmap.mmap(-1, pad + last - first, access=mmap.ACCESS_COPY)
-        content = torch.frombuffer(own, dtype=torch.uint8)[pad:]
         have = max(0, known.last - first)
-        if have:
-            content[:have] = known.content[first - known.first :]
         try:
+            # A map of its own goes back to the system with the window; torch.empty's would not.
+            own = mmap.mmap(-1, pad + last - first, access=mmap.ACCESS_COPY)
+            content = torch.frombuffer(own, dtype=torch.uint8)[pad:]
+            if have:
+                content[:have] = known.content[first - known.first :]
             self._fetch(first + have, content.numpy().data[have:])
         except OrderoneError:
             raise
