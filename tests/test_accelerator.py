@@ -51,6 +51,27 @@ lr = 0.3
 """
 
 
+PICTURES = """
+seed = 1
+steps = 12
+batch_size = 64
+deterministic = true
+evaluate_every = 4
+checkpoint_every = 4
+optimizer = { lr = 0.3 }
+[model]
+kind = "vision"
+n = 32
+H = 2
+encoders = 1
+patch = 4
+dropout = 0.1
+[images]
+name = "digits"
+augmentation = "light"
+"""
+
+
 def language(**changes: object) -> nn.Module:
     config = LanguageConfig.model_validate(
         {"n": 64, "H": 4, "encoders": 2, "n_vocab": 50, "T": 16, **changes}
@@ -151,12 +172,18 @@ def trained(config: Path, to: Path, *more: str) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize(
-    ("precision", "compiled"), [("float32", "false"), ("bfloat16", "true"), ("float16", "false")]
-)
-def test_a_run_resumed_is_the_run(tmp_path: Path, precision: str, compiled: str) -> None:
+TRAININGS = {
+    "float32": CONFIG.format(precision="float32", compile="false"),
+    "bfloat16 compiled": CONFIG.format(precision="bfloat16", compile="true"),
+    "float16": CONFIG.format(precision="float16", compile="false"),
+    "images": PICTURES,
+}
+
+
+@pytest.mark.parametrize("training", TRAININGS)
+def test_a_run_resumed_is_the_run(tmp_path: Path, training: str) -> None:
     config, whole, cut = tmp_path / "c.toml", tmp_path / "a", tmp_path / "b"
-    config.write_text(CONFIG.format(precision=precision, compile=compiled))
+    config.write_text(TRAININGS[training])
     for to in (whole, cut):
         trained(config, to)
     # What a kill right after the checkpoint of step 8 leaves.

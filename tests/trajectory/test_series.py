@@ -327,3 +327,17 @@ def test_an_impossible_memory_is_refused(text):
 )
 def test_sizes(text, size):
     assert memory_bytes(text) == size
+
+
+def test_a_series_that_mostly_serves_its_last_weights_is_read_once(tmp_path):
+    """Steps of nothing are no measure of how far a step usually goes."""
+    points = random_walk(12)
+    points[3:11] = [points[11]] * 8
+    ends = []
+    found = trajectory(
+        written(tmp_path / "run", points), progress=lambda done, of: ends.append(done == of)
+    )
+    assert sum(ends) == 1
+    assert {f.checkpoint: f.kind for f in found.findings} == {
+        f"step{100 * i}": "duplicate" for i in range(3, 11)
+    }

@@ -171,7 +171,8 @@ class _Measured:
         found: set[int] = set()
         for group in self.pairs:
             jumps = np.sqrt(self.jumps(group, range(len(self.checkpoints))))
-            vast = jumps > _DROWNED * np.median(jumps) if len(jumps) else np.zeros(0, dtype=bool)
+            moved = jumps[jumps > 0]  # many checkpoints may serve the same weights
+            vast = jumps > (_DROWNED * np.median(moved) if len(moved) else np.inf)
             found |= {i for i in wrong if vast[max(0, i - 1) : i + 1].any()}
         return found
 
