@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from orderone.probes import tangent_memory
-from orderone.probes.tangent import Tangent, _Measurement, tangent
+from orderone.probes.tangent import Tangent, tangent
+from orderone.probes.tangent_pass import Pass
 from orderone.probes.tangent_together import ApartError
 from tests.models.reference import encoder_decoder, language, vision
 from tests.probes.test_tangent import assert_dense, least_memory, normal, peak, tokens
@@ -18,18 +19,18 @@ from tests.probes.test_tangent import assert_dense, least_memory, normal, peak, 
 
 @pytest.fixture
 def apart(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """One entry each time that a model could not be run on several samples."""
+    """Why a model could not be run on several samples, each time."""
     seen: list[str] = []
-    measure = _Measurement._measure
+    begin = Pass.__init__
 
-    def noted(self: _Measurement, *given: Any) -> None:
+    def noted(self: Pass, *given: Any, **settings: Any) -> None:
         try:
-            measure(self, *given)
-        except ApartError:
-            seen.append("apart")
+            begin(self, *given, **settings)
+        except ApartError as error:
+            seen.append(str(error))
             raise
 
-    monkeypatch.setattr(_Measurement, "_measure", noted)
+    monkeypatch.setattr(Pass, "__init__", noted)
     return seen
 
 
@@ -85,7 +86,7 @@ def test_models_of_transformers(kind: str, padded: bool, apart: list[str]) -> No
     outputs = "full" if padded else "mean"
     alone = by(1, model, inputs, outputs=outputs)
     both = by(10**9, model, inputs, outputs=outputs)
-    assert len(apart) == padded
+    assert bool(apart) == padded
     for group, K in alone.groups.items():
         scale = max(K.abs().max().item(), 1e-12 * alone.total.abs().max().item())
         assert (both.groups[group] - K).abs().max().item() <= 1e-10 * scale, group
@@ -203,7 +204,7 @@ class Beforehand(nn.Module):
 @pytest.mark.parametrize("model", [Collecting(), Vectorised()])
 def test_what_cannot_be_taken_together_is_taken_apart(model: nn.Module, apart: list[str]) -> None:
     assert_dense(model, normal(4, 4))
-    assert len(apart) == 2  # once for each kind of outputs, and never when taken one by one
+    assert apart
 
 
 @pytest.mark.parametrize(("sizes", "differ"), [([1, 2, 3], 0), ([-1, -2, -3], 0), ([1, -1, 2], 1)])
@@ -213,7 +214,7 @@ def test_paths_chosen_by_values(sizes: list[int], differ: int, apart: list[str])
     model = Branching()
     expected, found = by(1, model, x), by(10**9, model, x)
     torch.testing.assert_close(found.total, expected.total, rtol=1e-12, atol=0)
-    assert len(apart) == differ
+    assert bool(apart) == differ
 
 
 def test_a_function_of_the_models_own(apart: list[str]) -> None:
@@ -249,7 +250,7 @@ def test_a_graph_that_is_older_than_the_pass(apart: list[str]) -> None:
     found = tangent(model, x).total
     slopes = 1 - functional.linear(x, model.doubled).tanh().square()
     torch.testing.assert_close(found, (4 * x @ x.mT * (slopes @ slopes.mT) / 4).detach())
-    assert apart == ["apart"]
+    assert apart == ["a parameter that samples share"]
 
 
 class Deep(nn.Module):
@@ -291,3 +292,12 @@ def test_memory_holds_for_samples_together(
         allowed *= 1.2
         tangent(model, x, memory=int(allowed))
     assert peak(lambda: tangent(model, x, memory=int(allowed))) <= allowed
+
+
+def test_the_first_pass_takes_no_more_than_there_is() -> None:
+    """It is of several samples only where there is room for them."""
+    model, x = Deep(), normal(8, 64, 16).float()
+    least = least_memory(model, x, "mean") * 2**20
+    for factor in (1.01, 1.5, 2.0, 4.0):
+        allowed = int(factor * least)
+        assert peak(lambda: tangent(model, x, memory=allowed)) <= allowed  # noqa: B023

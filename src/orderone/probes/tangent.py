@@ -44,6 +44,9 @@ from orderone.probes.tangent_pass import Block, Parts, Pass, length
 from orderone.probes.tangent_terms import product
 from orderone.probes.tangent_together import ApartError
 
+_FEW = 8
+"""Samples of the first pass."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Tangent:
@@ -178,12 +181,14 @@ class _Measurement:
     _layout: Layout = field(init=False)
     _looked_up: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
     _first: Pass | None = None
-    """The pass that told the shapes, until sample 0 is loaded."""
+    """The pass that told the shapes, until its samples are loaded."""
+    _apart: bool = False
+    """Whether the model turned out not to run on several samples at once."""
 
     def measure(self, samples: int, outputs: str, memory: int) -> None:
         """All pairs of outputs, samples together where that is quicker and the model allows it."""
-        cost = self._prepare(samples, outputs)
-        together = samples_together(self._layout, cost, memory)
+        cost = self._prepare(samples, outputs, memory)
+        together = 1 if self._apart else samples_together(self._layout, cost, memory)
         try:
             self._measure(cost, memory, together)
         except ApartError:  # all samples are run before anything is added
@@ -218,9 +223,9 @@ class _Measurement:
             return len(self._looked_up[name]) * (parameter.numel() // len(parameter))
         return parameter.numel()
 
-    def _prepare(self, samples: int, outputs: str) -> Cost:
-        """Shapes, empty kernels, and what an output costs, from the first sample."""
-        first = self._first = self._pass(slice(0, 1))
+    def _prepare(self, samples: int, outputs: str, memory: int) -> Cost:
+        """Shapes, empty kernels, and what an output costs, from the first samples."""
+        first = self._first = self._begun(samples, memory)
         *positions, n_out = first.y.shape[2:]
         count = math.prod(positions)
         full = outputs == "full"
@@ -241,7 +246,18 @@ class _Measurement:
         self._squares = dict.fromkeys(names, 0.0)
         return self._cost(first)
 
+    def _begun(self, samples: int, memory: int) -> Pass:
+        """The first pass: of a few samples, as they may be all of them, or else of one."""
+        count = min(samples, _FEW)
+        if count > 1:
+            try:
+                return self._pass(slice(0, count), most=memory // (4 * count))
+            except ApartError:
+                self._apart = True
+        return self._pass(slice(0, 1))
+
     def _cost(self, first: Pass) -> Cost:
+        """Of one sample and one output."""
         item = max(4, first.y.element_size())
         each = [n * item for n in first.numbers()]
         used = sum(use.dims[0] * use.dims[1] for use in first.uses) * item
@@ -250,18 +266,21 @@ class _Measurement:
             graph=2 * first.bytes,
             held=sum(each),
             # All δ, gradients that are formed, the cotangent, and what autograd has in hand.
-            backward=used + sum(each) + 2 * first.y.nbytes + 6 * first.largest,
+            backward=used + sum(each) + 2 * first.y[0].nbytes + 6 * first.largest,
             product=3 * max(each, default=0),
         )
 
-    def _pass(self, samples: slice) -> Pass:
+    def _pass(self, samples: slice, most: int | None = None) -> Pass:
         tensors = [x[samples] for x in self.tensors]
-        return Pass(self.run, tensors, self.parameters, weights=self.weights)
+        return Pass(self.run, tensors, self.parameters, weights=self.weights, most=most)
 
     def _taken(self, samples: slice) -> Pass:
         """The samples' pass; the first is kept from the preparation, and no longer than needed."""
-        first, self._first = self._first, None
-        return first if first is not None and samples == slice(0, 1) else self._pass(samples)
+        if self._first is not None and samples == slice(0, self._first.samples):
+            first, self._first = self._first, None
+            return first
+        self._first = None
+        return self._pass(samples)
 
     def _load(self, tile: Tile) -> list[tuple[Block, Parts]]:
         """Gradients of a tile's blocks, one forward pass for those of the same samples."""

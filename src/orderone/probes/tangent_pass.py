@@ -40,6 +40,7 @@ class Pass:
 
     Each sample is run as if by itself: then all that a use sees belongs to it, in whatever order
     the model lays out its tensors. ``run`` is given tensors of one sample, their first axis 1.
+    Several samples that would keep more than ``most`` bytes each are refused by an ApartError.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Pass:
         parameters: Mapping[str, nn.Parameter],
         *,
         weights: Mapping[str, Tensor] | None = None,
+        most: int | None = None,
     ) -> None:
         self._run = run
         self._parameters = parameters
@@ -59,7 +61,7 @@ class Pass:
             if self.samples == 1:
                 self.y, self._leaves = self._alone(tensors), dict(parameters)
             else:
-                self.y, self._leaves = self._together(tensors)
+                self.y, self._leaves = self._together(tensors, most)
         if not self.y.requires_grad or self.y.ndim < 3 or self.y.shape[1] != 1:
             raise ModelError(
                 f"an output of shape {tuple(self.y.shape[1:])} for one sample"
@@ -67,23 +69,25 @@ class Pass:
                 expected="a differentiable tensor (samples, ..., outputs)",
                 do="choose or reshape the output with output=...",
             )
-        self._autograd = _reached(self.y, self._leaves)
+        reached = _reached(self.y)
+        self._autograd = [name for name, leaf in self._leaves.items() if id(leaf) in reached]
+        if self.samples > 1 and any(id(p) in reached for p in parameters.values()):
+            # A path to it is older than the pass, or hidden from us: it is one for all samples.
+            raise ApartError("a parameter that samples share")
 
     def _alone(self, tensors: Sequence[Tensor]) -> Tensor:
         watch = Watch(self._parameters, torch.zeros((), requires_grad=True))
         return self._watched(watch, tensors)[None]
 
-    def _together(self, tensors: Sequence[Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def _together(
+        self, tensors: Sequence[Tensor], most: int | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         def one(each: Sequence[Tensor], root: Tensor, own: Mapping[str, Tensor]) -> Tensor:
-            watch = Watch(self._parameters, root, own)
+            watch = Watch(self._parameters, root, own, most=most)
             return self._watched(watch, [x[None] for x in each])
 
         roots = torch.zeros(self.samples, device=tensors[0].device, requires_grad=True)
-        y, own = together(one, tensors, roots, self._parameters)
-        if _reached(y, self._parameters):
-            # Some function has taken a parameter without torch's being asked: one for all samples.
-            raise ApartError("a parameter that samples share")
-        return y, own
+        return together(one, tensors, roots, self._parameters)
 
     def _watched(self, watch: Watch, tensors: Sequence[Tensor]) -> Tensor:
         with watch:
@@ -197,10 +201,9 @@ def _taken_back(
     return [next(left) if there else None for there in reached]
 
 
-def _reached(y: Tensor, leaves: Mapping[str, Tensor]) -> list[str]:
-    """Leaves that autograd itself has a path to."""
-    names = {id(leaf): name for name, leaf in leaves.items()}
-    found: dict[str, None] = {}
+def _reached(y: Tensor) -> set[int]:
+    """Identities of the leaves that autograd has a path to."""
+    found: set[int] = set()
     seen: set[Any] = set()
     left: list[Any] = [y.grad_fn]
     while left:
@@ -208,11 +211,9 @@ def _reached(y: Tensor, leaves: Mapping[str, Tensor]) -> list[str]:
         if node is None or node in seen:
             continue
         seen.add(node)
-        name = names.get(id(getattr(node, "variable", None)))
-        if name:
-            found[name] = None
+        found.add(id(getattr(node, "variable", None)))
         left.extend(child for child, _ in node.next_functions)
-    return [name for name in leaves if name in found]
+    return found
 
 
 def _sort(

@@ -96,11 +96,14 @@ class Watch(TorchFunctionMode):
         parameters: Mapping[str, nn.Parameter],
         root: Float[Tensor, ""],
         own: Mapping[str, Tensor] | None = None,
+        *,
+        most: int | None = None,
     ) -> None:
         super().__init__()
         self._names = {id(parameter): name for name, parameter in parameters.items()}
         self._root = root
         self._own = own
+        self._most = most
         self._level = level()
         self._versions: list[tuple[Tensor, int]] = []
         self.uses: list[Use] = []
@@ -120,6 +123,8 @@ class Watch(TorchFunctionMode):
     def count(self, kept: int, tensor: int) -> None:
         """Notes what a step of the pass keeps, and its largest tensor."""
         self.bytes += kept
+        if self._most is not None and self.bytes > self._most:
+            raise ApartError("more than the memory has room for")
         self.largest = max(self.largest, tensor)
 
     def plainly(self, func: Any, *args: Any, **kwargs: Any) -> Any:
