@@ -11,7 +11,8 @@ import pytest
 from orderone.cli import run
 from orderone.cli.demo import has_desktop
 from orderone.core.run import RunFolder
-from orderone.trajectory.series import Trajectory, trajectory
+from orderone.trajectory.series import trajectory
+from orderone.trajectory.told import Trajectory
 
 STOPS = ["plan", "check", "theory", "training", "trajectory", "saturation", "heads"]
 

@@ -16,7 +16,7 @@ from orderone.trajectory.geometry import Neighbours
 from orderone.trajectory.growth import growth
 from orderone.trajectory.one_pass import Pass
 from orderone.trajectory.points import from_norms
-from orderone.trajectory.series import Trajectory
+from orderone.trajectory.told import Trajectory
 
 KINDS = {"norm", "cosine_next", "step_norm", "alignment"}
 ENDS = {f"{what}_to_{end}" for what in ("distance", "cosine") for end in ("first", "last")}
@@ -109,6 +109,7 @@ def test_bad_input_is_one_line(tmp_path, capsys, words, monkeypatch):
     "words",
     [
         ["--to", "taken"],
+        ["--to", "/dev/null/inside"],
         ["--from", "71"],
         ["--resume", "missing/state"],
         ["--schedule", "late.csv"],

@@ -6,11 +6,11 @@ import torch
 from safetensors.torch import save_file
 
 import orderone
-from orderone.core.errors import ConfigError, RunError
+from orderone.core.errors import ConfigError, DataError, RunError
 from orderone.trajectory import one_pass
 from orderone.trajectory.anomalies import elsewhere
 from orderone.trajectory.one_pass import Pass
-from orderone.trajectory.series import groups_of, memory_bytes, trajectory
+from orderone.trajectory.series import groups_of, trajectory
 from orderone.trajectory.sources import open_series
 
 
@@ -317,16 +317,9 @@ def test_the_public_name_is_room_and_function(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "12", "1MiB", "many", "-5G"])
-def test_an_impossible_memory_is_refused(text):
-    with pytest.raises(ConfigError):
-        memory_bytes(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "size"), [("512MiB", 2**29), ("1g", 2**30), (2**26, 2**26), ("9" * 400 + "G", 2**62)]
-)
-def test_sizes(text, size):
-    assert memory_bytes(text) == size
+def test_an_impossible_memory_is_refused(tmp_path, text):
+    with pytest.raises(ConfigError, match="a size from 16MiB on"):
+        trajectory(written(tmp_path, random_walk(count=2)), memory=text)
 
 
 def test_a_series_that_mostly_serves_its_last_weights_is_read_once(tmp_path):
@@ -341,3 +334,8 @@ def test_a_series_that_mostly_serves_its_last_weights_is_read_once(tmp_path):
     assert {f.checkpoint: f.kind for f in found.findings} == {
         f"step{100 * i}": "duplicate" for i in range(3, 11)
     }
+
+
+def test_an_order_that_finds_nothing_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"no checkpoint that order 'epoch\(\\\\d\+\)' finds"):
+        trajectory(written(tmp_path, random_walk(count=2)), order=r"epoch(\d+)")

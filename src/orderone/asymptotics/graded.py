@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_iter, tree_map
 
-from orderone.asymptotics import attention, moves, norms, pointwise, sums
+from orderone.asymptotics import attention, comparisons, moves, norms, pointwise, sums
+from orderone.asymptotics.algebra import joined
 from orderone.asymptotics.parts import parts_of
-from orderone.asymptotics.term import NoLimitError, Reason, Term, joined, term
+from orderone.asymptotics.term import NoLimitError, Reason, Term, term
 from orderone.asymptotics.trace import Origin, Source, Trace
 from orderone.core.errors import ModelError
 
@@ -22,6 +23,7 @@ _C: Any = torch._C  # pyright: ignore[reportPrivateUsage]  # how torch documents
 RULES: dict[Any, Callable[..., Any]] = {
     **moves.RULES,
     **sums.RULES,
+    **comparisons.RULES,
     **pointwise.RULES,
     **norms.RULES,
     aten._softmax: attention.softmax,
@@ -171,8 +173,8 @@ def _holds_plain(made: Any) -> bool:
 
 
 def _undecided(func: Any, given: Sequence[Graded], args: tuple[Any, ...]) -> frozenset[Reason]:
-    if func.overloadpacket in sums.COMPARISONS:
-        return sums.undecided_by(*map(_as_term, args[:2]))
+    if func.overloadpacket in comparisons.COMPARISONS:
+        return comparisons.undecided_by(*map(_as_term, args[:2]))
     return frozenset[Reason]().union(*(each.dropped for each in given))
 
 

@@ -7,15 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orderone.asymptotics.term import (
-    NoLimitError,
-    Term,
-    cancelled,
-    masked,
-    side_by_side,
-    sign_of,
-    terms,
-)
+from orderone.asymptotics.algebra import side_by_side
+from orderone.asymptotics.term import NoLimitError, Term, cancelled, masked, sign_of, terms
 
 aten: Any = torch.ops.aten
 

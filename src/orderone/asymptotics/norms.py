@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orderone.asymptotics.term import NoLimitError, Term, also, plus, power, term, times
+from orderone.asymptotics.algebra import plus, power, times
+from orderone.asymptotics.term import NoLimitError, Term, also, term
 
 aten: Any = torch.ops.aten
 

@@ -12,18 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from orderone.asymptotics.term import (
-    NoLimitError,
-    Reason,
-    Term,
-    also,
-    beside,
-    chosen,
-    power,
-    reciprocal,
-    scaled,
-    sign_of,
-)
+from orderone.asymptotics.algebra import chosen, power, reciprocal, scaled
+from orderone.asymptotics.term import NoLimitError, Reason, Term, also, beside, sign_of
 
 aten: Any = torch.ops.aten
 

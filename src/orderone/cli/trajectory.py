@@ -14,7 +14,7 @@ from orderone.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from orderone.core.run import RunFolder
-    from orderone.trajectory.series import Trajectory
+    from orderone.trajectory.told import Trajectory
 
 PAIRS = ("all", "consecutive")
 

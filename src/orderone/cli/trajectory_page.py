@@ -13,7 +13,7 @@ from orderone.report.page import Section
 from orderone.trajectory.laws import told
 
 if TYPE_CHECKING:
-    from orderone.trajectory.series import Trajectory
+    from orderone.trajectory.told import Trajectory
 
 _MOST = 7  # groups that one chart's colours tell apart
 

@@ -8,9 +8,11 @@ result.json     status and summary, once the run has ended
 
 import json
 import math
+import os
 import platform
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -164,6 +166,9 @@ def refuse_taken(path: Path) -> None:
     """RunError where a run folder cannot be made: told before long work, not after it."""
     try:
         taken = path.exists() and (not path.is_dir() or any(path.iterdir()))
+        if not taken:
+            there = next(each for each in (path, *path.absolute().parents) if each.exists())
+            os.rmdir(tempfile.mkdtemp(prefix=".orderone-", dir=there))
     except OSError as error:
         raise cannot_write(path, error) from error
     if taken:

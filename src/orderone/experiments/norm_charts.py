@@ -11,7 +11,7 @@ import polars as pl
 from orderone.experiments.reproduction import Stage
 from orderone.report.charts import Picture, lines
 from orderone.report.page import Section
-from orderone.trajectory.series import Trajectory
+from orderone.trajectory.told import Trajectory
 
 Float = npt.NDArray[np.float64]
 KINDS = ("total", "matrices", "gains", "biases")

@@ -29,7 +29,8 @@ from orderone.experiments.small_models import (
 from orderone.report.page import Section
 from orderone.trajectory.dynamics import Dynamics, dynamics
 from orderone.trajectory.geometry import Neighbours
-from orderone.trajectory.series import Trajectory, trajectory
+from orderone.trajectory.series import trajectory
+from orderone.trajectory.told import Trajectory
 
 Float = npt.NDArray[np.float64]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from importlib.resources import as_file, files
 
-from orderone.trajectory.series import Trajectory, from_points
+from orderone.trajectory.series import from_points
+from orderone.trajectory.told import Trajectory
 
 START = 20_000
 """Laws are fitted from this step on, twice T5's 10,000 steps at a constant rate."""

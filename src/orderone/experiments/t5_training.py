@@ -22,7 +22,8 @@ from orderone.models.config import EncoderDecoderConfig
 from orderone.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 from orderone.training.course import train
 from orderone.training.loop import StepTaken
-from orderone.trajectory.series import Trajectory, trajectory
+from orderone.trajectory.series import trajectory
+from orderone.trajectory.told import Trajectory
 
 T5 = EncoderDecoderConfig(
     n=768,

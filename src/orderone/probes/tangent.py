@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from orderone.core.errors import ConfigError
 from orderone.core.parameter_names import clean_name
+from orderone.core.sizes import memory_bytes
 from orderone.probes.coordinates import evaluating, rms
 from orderone.probes.samples import (
     Inputs,
@@ -36,7 +37,6 @@ from orderone.probes.tangent_memory import (
     Cost,
     Layout,
     Tile,
-    parse_memory,
     passes,
     samples_together,
 )
@@ -114,7 +114,7 @@ def tangent(
         weights=None if epsilon is None else _weights(gradient or {}, chosen, epsilon),
     )
     with evaluating(model):
-        measurement.measure(count, outputs, parse_memory(memory))
+        measurement.measure(count, outputs, memory_bytes(memory))
     sizes = measurement.sizes() if gradient is None else _sizes_of(gradient, chosen)
     kernels = measurement.kernels
     if optimizer == "adamw" and epsilon is None:

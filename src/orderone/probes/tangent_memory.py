@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
 from orderone.core.errors import ConfigError
 from orderone.probes.tangent_pass import Block
-
-_UNITS = {"": 1, "B": 1, "K": 1e3, "M": 1e6, "G": 1e9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
-_SIZE = re.compile(r"([0-9.]+)\s*([KMG]?I?)B?")
 
 Tile = tuple[Block, ...]
 """Blocks that are held together."""
@@ -79,21 +75,6 @@ class Room:
         """The least memory that suffices."""
         cost = self.cost
         return cost.kernels + cost.graph + 2 * (cost.backward + 2 * cost.held + cost.product)
-
-
-def parse_memory(memory: str | int) -> int:
-    """Bytes of "512MiB", "2 GB" or a number."""
-    text = str(memory).strip().upper()
-    match = _SIZE.fullmatch(text)
-    try:
-        size = int(float(match[1]) * _UNITS[match[2]]) if match else 0
-    except ValueError:
-        size = 0
-    if size <= 0:
-        raise ConfigError(
-            f"memory = {memory!r}", expected="a size", do="give bytes, or text such as '512MiB'"
-        )
-    return size
 
 
 def samples_together(layout: Layout, cost: Cost, memory: int) -> int:

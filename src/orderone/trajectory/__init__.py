@@ -5,7 +5,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orderone.trajectory.series import Trajectory
+    from orderone.trajectory.told import Trajectory
 
 
 class _Callable(ModuleType):

@@ -1,192 +1,32 @@
 """A series of checkpoints read once: norms, directions, steps, laws, and what is wrong with it."""
 
-import math
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
 from orderone.core.errors import ConfigError, ModelError
-from orderone.core.record import Record
 from orderone.core.selection import Selection, grouped, selected_names
+from orderone.core.sizes import memory_bytes
 from orderone.trajectory.checkpoint import Checkpoint, TensorInfo
 from orderone.trajectory.cleared import Cleared, cleared
-from orderone.trajectory.dynamics import Dynamics, check_rates, dynamics
+from orderone.trajectory.dynamics import check_rates, dynamics
 from orderone.trajectory.findings import Finding, UnreadableError
-from orderone.trajectory.geometry import Neighbours, Pairs
-from orderone.trajectory.growth import Growth, growth
+from orderone.trajectory.growth import growth
 from orderone.trajectory.one_pass import Pairing, Pass, Progress
 from orderone.trajectory.opened import late_notes
 from orderone.trajectory.points import read_points
 from orderone.trajectory.sources import open_series
+from orderone.trajectory.told import Trajectory
 
 Float = npt.NDArray[np.float64]
 Source = str | PathLike[str] | Sequence[str | PathLike[str]]
 
 EVERYTHING = "everything"
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
 _LEAST_MEMORY = 16 << 20
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trajectory:
-    """What a series tells; checkpoints that are wrong are in ``findings`` and nowhere else."""
-
-    steps: tuple[int, ...]
-    names: tuple[str, ...]
-    groups: Mapping[str, Neighbours]
-    pairs: Mapping[str, Pairs]
-    """Every pair of checkpoints by group; empty if only neighbours were read."""
-    unrounded: Mapping[str, Float] = field(default_factory=dict[str, Float])
-    """‖δ‖ without what low precision adds, for groups where that is much."""
-    laws: Mapping[str, Growth]
-    dynamics: Mapping[str, Dynamics]
-    findings: tuple[Finding, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @property
-    def sentences(self) -> list[str]:
-        """What was found, first the whole, then what differs from it."""
-        said: list[str] = []
-        for name in self.headline:
-            said.append(f"{name}: {self.laws[name].sentence}.")
-        for name in [each for each in self.headline[:1] if each in self.dynamics]:
-            said.append(f"{name}: {self.dynamics[name].sentence}.")
-            cosine = self.groups[name].cosine_next
-            if len(cosine) and np.isfinite(cosine[-1]):
-                said.append(
-                    f"{name}: the cosine of successive checkpoints goes from {cosine[0]:.4f} "
-                    f"to {cosine[-1]:.6f}."
-                )
-        wrong = len(self.findings)
-        said.append(
-            f"{wrong} thing{'s' * (wrong != 1)} wrong with the series."
-            if wrong
-            else "Nothing is wrong with the files."
-        )
-        return said
-
-    @property
-    def headline(self) -> list[str]:
-        """Groups to speak of: the whole; matrices, gains and biases apart; a table's towers."""
-        known = ["total", "matrices", "gains", "biases"]
-        spoken = [name for name in known if name in self.laws]
-        return spoken or [name for name in self.laws if "_layer_" not in name][:4]
-
-    def as_json(self) -> dict[str, Any]:
-        """The object that ``--json`` prints; a number that does not exist is None."""
-        groups = {
-            name: {
-                "norm": _numbers(each.norm),
-                "cosine_next": _numbers(each.cosine_next),
-                "one_minus_cosine_next": _numbers(each.one_minus_cosine),
-                "step_norm": _numbers(each.step_norm),
-                "alignment": _numbers(each.alignment),
-            }
-            for name, each in self.groups.items()
-        }
-        for name, steps in self.unrounded.items():
-            groups[name]["step_norm_unrounded"] = _numbers(steps)
-        for name in self.pairs:
-            groups[name] |= {what: _numbers(x) for what, x in self._to_ends(name).items()}
-        return {
-            "steps": list(self.steps),
-            "groups": groups,
-            "laws": {name: _finite(each.as_json()) for name, each in self.laws.items()},
-            "dynamics": {name: _finite(each.as_json()) for name, each in self.dynamics.items()},
-            "effective_dimension": {
-                name: each.effective_dimension for name, each in self.pairs.items()
-            },
-            "findings": [
-                {"checkpoint": f.checkpoint, "kind": f.kind, "detail": f.detail}
-                for f in self.findings
-            ],
-            "notes": list(self.notes),
-        }
-
-    def records(self) -> list[Record]:
-        """One record a number that exists, labelled by group."""
-        found: list[Record] = []
-        for group, each in self.groups.items():
-            series = {
-                "norm": each.norm,
-                "cosine_next": each.cosine_next,
-                "step_norm": each.step_norm,
-                "alignment": each.alignment,
-            }
-            if group in self.unrounded:
-                series["step_norm_unrounded"] = self.unrounded[group]
-            if group in self.pairs:
-                series |= self._to_ends(group)
-            found += [
-                Record(step, name, float(value), {"group": group})
-                for name, values in series.items()
-                for step, value in zip(self.steps, values, strict=False)
-                if np.isfinite(value)
-            ]
-        return found
-
-    def _to_ends(self, group: str) -> dict[str, Float]:
-        """How far, and at what angle, each checkpoint lies from the first and from the last."""
-        pairs = self.pairs[group]
-        return {
-            f"{what}_to_{end}": values[:, index]
-            for end, index in (("first", 0), ("last", -1))
-            for what, values in (
-                ("distance", pairs.distance),
-                ("cosine", 1 - pairs.one_minus_cosine),
-            )
-        }
-
-    def frame(self) -> pl.DataFrame:
-        """The records as a table: step, name, value, group."""
-        rows = [(r.step, r.name, r.value, r.labels["group"]) for r in self.records()]
-        kinds = {"step": pl.Int64, "name": pl.String, "value": pl.Float64, "group": pl.String}
-        return pl.DataFrame(rows, schema=kinds, orient="row")
-
-    def pair_frame(self) -> pl.DataFrame:
-        """Every pair of checkpoints, the earlier first: how far apart, at what angle, how aligned.
-
-        ``alignment`` is cos(θ_later − θ_step, θ_step): that of a step over any number of
-        checkpoints. Empty if only neighbours were read.
-        """
-        kinds = {
-            "group": pl.String,
-            "step": pl.Int64,
-            "later": pl.Int64,
-            "distance": pl.Float64,
-            "one_minus_cosine": pl.Float64,
-            "alignment": pl.Float64,
-        }
-        steps = np.array(self.steps, dtype=np.int64)
-        earlier, later = np.triu_indices(len(steps), 1)
-        frames = [
-            pl.DataFrame(
-                {
-                    "group": [name] * len(earlier),
-                    "step": steps[earlier],
-                    "later": steps[later],
-                    "distance": each.distance[earlier, later],
-                    "one_minus_cosine": each.one_minus_cosine[earlier, later],
-                    "alignment": each.alignment[earlier, later],
-                },
-                schema=kinds,
-            )
-            for name, each in self.pairs.items()
-        ]
-        return pl.concat(frames) if frames else pl.DataFrame(schema=kinds)
-
-    def path(self, group: str = "total") -> pl.DataFrame:
-        """The path on its first two principal components: step, first, second."""
-        _, coordinates = self.pairs[group].components
-        second = coordinates[:, 1] if coordinates.shape[1] > 1 else np.zeros(len(self.steps))
-        return pl.DataFrame({"step": self.steps, "first": coordinates[:, 0], "second": second})
 
 
 def trajectory(
@@ -211,7 +51,7 @@ def trajectory(
     """
     if pairs not in ("all", "consecutive"):
         raise ConfigError(f"pairs '{pairs}'", expected="all or consecutive", do="choose one")
-    allowed = memory_bytes(memory)
+    allowed = memory_bytes(memory, least=_LEAST_MEMORY)
     series = open_series(source, order=order, keep=keep, memory=allowed)
     opened, unread = _readable(series.checkpoints)
     findings, notes = [*series.findings, *unread], [*series.notes, *late_notes(opened)]
@@ -312,19 +152,6 @@ def groups_of(
     return groups | {f"role.{name}": names for name, names in grouped(shapes, "role").items()}
 
 
-def memory_bytes(text: int | str) -> int:
-    """'512MiB' in bytes; K, M, G and T are powers of 1024."""
-    match = _SIZE.fullmatch(str(text).strip())
-    size = 0
-    if match is not None:
-        size = int(min(float(match[1]) * 1024 ** " kmgt".index(match[2].lower() or " "), 2**62))
-    if size < _LEAST_MEMORY:
-        raise ConfigError(
-            f"memory '{text}'", expected="a size from 16MiB on", do="for example 512MiB"
-        )
-    return size
-
-
 def _readable(checkpoints: Sequence[Checkpoint]) -> tuple[list[Checkpoint], list[Finding]]:
     """Those whose headers can be read: revisions of a repository are opened only now."""
     good: list[Checkpoint] = []
@@ -389,16 +216,3 @@ def _told(
         findings=(*findings, *clear.findings),
         notes=tuple(notes),
     )
-
-
-def _numbers(values: Float) -> list[float | None]:
-    return [float(x) if np.isfinite(x) else None for x in values]
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity and no NaN."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    return [_finite(each) for each in value] if isinstance(value, list) else value

@@ -180,11 +180,8 @@ def _local_series(
         listed_by_user = True  # a single checkpoint needs no step
     ordered, findings, notes = _ordered([*by_name], order, listed_by_user=listed_by_user)
     if not ordered:
-        raise DataError(
-            f"no checkpoint with a step in its name ({listed([*by_name]) or 'nothing there'})",
-            expected="names such as step100/, checkpoint-100/ or model.100.safetensors",
-            do="name another folder, or give the order",
-        )
+        likely = "names such as step100/, checkpoint-100/ or model.100.safetensors"
+        raise _without_steps("checkpoint", [*by_name], order, likely)
     maps = OpenMaps()
     opened: list[tuple[int, str, Cleaned]] = []
     stamps: dict[str, str] = {}
@@ -245,11 +242,7 @@ def _hub_series(
     """Revisions are opened when read, so what is wrong with them shows then."""
     ordered, findings, notes = _ordered([*by_name], order, listed_by_user=False)
     if not ordered:
-        raise DataError(
-            f"no revision with a step in its name ({listed([*by_name])})",
-            expected="revisions such as step1000",
-            do="give the order",
-        )
+        raise _without_steps("revision", [*by_name], order, "revisions such as step1000")
     maps, wanted = OpenMaps(), Wanted()
     windows = Windows(memory=memory, checkpoints=len(ordered))
     checkpoints = [
@@ -259,3 +252,18 @@ def _hub_series(
         for step, name in ordered
     ]
     return Series(checkpoints=tuple(checkpoints), findings=tuple(findings), notes=tuple(notes))
+
+
+def _without_steps(
+    what: str, names: list[str], order: str | Sequence[str] | None, likely: str
+) -> DataError:
+    """Nothing that could be ordered."""
+    there = listed(names) or "nothing there"
+    if order is None:
+        do = "name another source, or give the order"
+        return DataError(f"no {what} with a step in its name ({there})", expected=likely, do=do)
+    return DataError(
+        f"no {what} that order {order!r} finds a step for ({there})",
+        expected="a regular expression whose first group is the step",
+        do="correct the order, or leave it out",
+    )

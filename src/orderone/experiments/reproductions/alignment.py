@@ -20,7 +20,7 @@ from orderone.experiments.reproduction import Outcome, Stage
 from orderone.experiments.small_steps import Walk, paper_walks, share_section, size, walks
 from orderone.experiments.t5_series import t5_series
 from orderone.report.page import Section
-from orderone.trajectory.series import Trajectory
+from orderone.trajectory.told import Trajectory
 
 PUBLISHED = "T5's cosine rises to about 0.15, then decays to near 0; ‖δ‖ changes by less than 20"
 _COLOUR = "run"

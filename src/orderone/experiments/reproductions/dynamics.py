@@ -28,7 +28,7 @@ from orderone.experiments.small_steps import (
 )
 from orderone.experiments.t5_series import t5_series
 from orderone.report.page import Section
-from orderone.trajectory.series import Trajectory
+from orderone.trajectory.told import Trajectory
 
 PUBLISHED = "T5 follows √t, which misaligned dynamics predict at a rate 1/√t; aligned: exp(√t)"
 

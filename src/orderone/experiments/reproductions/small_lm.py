@@ -29,7 +29,8 @@ from orderone.experiments.small_saturation import last_level, small_saturation
 from orderone.experiments.small_text import CorpusName
 from orderone.probes.saturation import Level, Saturation
 from orderone.report.page import Section
-from orderone.trajectory.series import Trajectory, trajectory
+from orderone.trajectory.series import trajectory
+from orderone.trajectory.told import Trajectory
 
 PUBLISHED = "the norm of every model grows; saturation 1.00 (perplexities were withdrawn)"
 _CORPORA: tuple[CorpusName, ...] = ("penn", "wikitext-2")

@@ -24,7 +24,7 @@ from orderone.experiments.t5_series import START, t5_series
 from orderone.experiments.t5_training import BATCH, STEPS, T5, Size, t5_like_series, t5_size
 from orderone.report.page import Section
 from orderone.trajectory.geometry import Neighbours
-from orderone.trajectory.series import Trajectory
+from orderone.trajectory.told import Trajectory
 
 Float = npt.NDArray[np.float64]
 

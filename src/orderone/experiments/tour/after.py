@@ -20,7 +20,8 @@ from orderone.probes.saturation import Level, saturation
 from orderone.report.charts import Picture, estimates, lines
 from orderone.report.maps import grid
 from orderone.report.page import Section
-from orderone.trajectory.series import Trajectory, trajectory
+from orderone.trajectory.series import trajectory
+from orderone.trajectory.told import Trajectory
 
 RANDOM = 3
 """Random networks beside the trained one."""
