@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from orderone.core.errors import ConfigError, MissingPackageError
 from orderone.experiments.workers import engine_named, workers
@@ -19,6 +22,22 @@ def test_processes_give_what_one_process_gives() -> None:
     assert (first, again) == ({0: 3, 1: 4, 2: 5}, {0: 7})
     with workers(abs) as spread:
         assert list(spread([-3, 4, -5])) == [(0, 3), (1, 4), (2, 5)]
+
+
+def halves(x: Tensor) -> list[Tensor]:
+    return [x[i].clone() for i in range(len(x))]
+
+
+def test_tensors_of_any_number_come_back() -> None:
+    """More of them than a process may have open files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 256), hard))
+    try:
+        with workers(halves, processes=2) as spread:
+            found = dict(spread([torch.arange(200.0) + i for i in range(3)]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert [each.item() for each in found[2]] == [2.0 + i for i in range(200)]
 
 
 def test_what_one_call_raises_ends_them_all() -> None:

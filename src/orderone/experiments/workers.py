@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
@@ -56,9 +57,12 @@ def _processes(function: Callable[[Task], Result], count: int) -> Generator[Spre
     )
 
     def spread(tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
-        futures = {pool.submit(function, task): index for index, task in enumerate(tasks)}
+        futures = {
+            pool.submit(_by_value, function, pickle.dumps(task)): index
+            for index, task in enumerate(tasks)
+        }
         for future in as_completed(futures):
-            yield futures[future], future.result()
+            yield futures[future], pickle.loads(future.result())
 
     try:
         yield spread
@@ -67,6 +71,14 @@ def _processes(function: Callable[[Task], Result], count: int) -> Generator[Spre
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     pool.shutdown()
+
+
+def _by_value(function: Callable[[Any], Any], task: bytes) -> bytes:
+    """The function's result as bytes.
+
+    torch would share each tensor's memory by an open file, of which a process may have a thousand.
+    """
+    return pickle.dumps(function(pickle.loads(task)))
 
 
 def _on_ray(function: Callable[[Task], Result]) -> Spread[Task, Result]:
