@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from orderone.core.errors import ModelError
+from orderone.probes.tangent_rules import RULES
 from orderone.probes.tangent_terms import Gradient, Outer, Part, gradient, structured
 from orderone.probes.tangent_together import ApartError, together
 from orderone.probes.tangent_uses import BiasUse, GainUse, OuterUse, Use, Watch
@@ -76,14 +77,14 @@ class Pass:
             raise ApartError("a parameter that samples share")
 
     def _alone(self, tensors: Sequence[Tensor]) -> Tensor:
-        watch = Watch(self._parameters, torch.zeros((), requires_grad=True))
+        watch = Watch(self._parameters, RULES, torch.zeros((), requires_grad=True))
         return self._watched(watch, tensors)[None]
 
     def _together(
         self, tensors: Sequence[Tensor], most: int | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         def one(each: Sequence[Tensor], root: Tensor, own: Mapping[str, Tensor]) -> Tensor:
-            watch = Watch(self._parameters, root, own, most=most)
+            watch = Watch(self._parameters, RULES, root, own, most=most)
             return self._watched(watch, [x[None] for x in each])
 
         roots = torch.zeros(self.samples, device=tensors[0].device, requires_grad=True)
