@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,9 +44,10 @@ def assert_dense(model: nn.Module, inputs: Any, output: Any = None, memory: Any 
 def assert_dense_so(model: nn.Module, inputs: Any, output: Any, memory: Any) -> None:
     model = model.double().eval()
     pick = output or (lambda raw: raw)
-    arguments = inputs if isinstance(inputs, tuple) else (inputs,)
-    n_out = pick(model(*arguments)).shape[-1]
-    expected = kernels(jacobian(model, lambda m: pick(m(*arguments))))
+    named = inputs if isinstance(inputs, Mapping) else {}
+    arguments = () if named else inputs if isinstance(inputs, tuple) else (inputs,)
+    n_out = pick(model(*arguments, **named)).shape[-1]
+    expected = kernels(jacobian(model, lambda m: pick(m(*arguments, **named))))
     groups = {name: (name, 1.0) for name in expected}
     full = tangent(model, inputs, groups=groups, outputs="full", output=output, memory=memory)
     mean = tangent(model, inputs, groups=groups, output=output, memory=memory)
