@@ -13,7 +13,6 @@ import typer
 from orderone.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from orderone.core.run import RunFolder
     from orderone.trajectory.told import Trajectory
 
 PAIRS = ("all", "consecutive")
@@ -57,7 +56,7 @@ def trajectory(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
     """Read a checkpoint series once; exit code 1 if something is wrong with it."""
-    from orderone.core.run import RunFolder, new_run_path, refuse_taken
+    from orderone.core.run import new_run_path, refuse_taken
     from orderone.core.selection import Selection
     from orderone.trajectory.series import from_points
 
@@ -86,10 +85,10 @@ def trajectory(
     what = str(points) if points is not None else " ".join(paths or [])
     settings = {"source": what, "pairs": pairs, "memory": memory, "order": order, "from": start}
     path = to or new_run_path(name="trajectory")
-    run = RunFolder.create(path, command="trajectory", config=settings, seed=None)
-    summary = _keep(run, result, title=f"orderone trajectory {what}")
-    lines = [*result.sentences, *_findings(result), *result.notes, f"Page: {path / 'report.html'}"]
-    typer.echo(summary if as_json else "\n".join(lines))
+    summary = _keep(path, result, settings)
+    typer.echo(
+        summary if as_json else "\n".join([*_lines(result), f"Page: {path / 'report.html'}"])
+    )
     return 1 if result.findings else 0
 
 
@@ -180,15 +179,19 @@ def _reading(*, quiet: bool) -> Generator[Callable[[int, int], None]]:
             bars.stop()
 
 
-def _findings(result: Trajectory) -> list[str]:
-    return [f"{each.checkpoint}: {each.kind}: {each.detail}" for each in result.findings]
+def _lines(result: Trajectory) -> list[str]:
+    """What was found, for a terminal."""
+    findings = [f"{each.checkpoint}: {each.kind}: {each.detail}" for each in result.findings]
+    return [*result.sentences, *findings, *result.notes]
 
 
-def _keep(run: RunFolder, result: Trajectory, *, title: str) -> str:
-    """Records, parquet, pictures and page; the summary as JSON text."""
+def _keep(path: Path, result: Trajectory, settings: dict[str, Any]) -> str:
+    """A run folder with records, parquet, pictures and page; the summary as JSON text."""
     from orderone.cli.trajectory_page import sections
+    from orderone.core.run import RunFolder
     from orderone.report.page import page
 
+    run = RunFolder.create(path, command="trajectory", config=settings, seed=None)
     summary = result.as_json()
     with run.writer() as records:
         records.write_all(result.records())
@@ -196,6 +199,7 @@ def _keep(run: RunFolder, result: Trajectory, *, title: str) -> str:
     if result.pairs:
         result.pair_frame().write_parquet(run.path / "pairs.parquet")
         result.path().write_parquet(run.path / "path.parquet")
+    title = f"orderone trajectory {settings['source']}"
     text = page(title=title, found=result.sentences, sections=sections(result))
     (run.path / "report.html").write_text(text, encoding="utf-8")
     run.finish("done", summary)
