@@ -218,6 +218,12 @@ def test_convolutions_and_other_layers(layers: list[nn.Module]) -> None:
     assert_dense(body, normal(2, 3, 16))
 
 
+@pytest.mark.parametrize("sigma", [nn.GELU(), nn.GELU("tanh"), nn.SiLU(), nn.Mish(), nn.Tanh()])
+def test_activations(sigma: nn.Module) -> None:
+    torch.manual_seed(0)
+    assert_dense(nn.Sequential(nn.Linear(4, 6), sigma, nn.Linear(6, 3)), normal(3, 2, 4))
+
+
 def least_memory(model: nn.Module, inputs: Tensor, outputs: Any) -> float:
     """MiB, as the refusal of too little says."""
     with pytest.raises(ConfigError, match="at least") as refusal:

@@ -188,7 +188,18 @@ def _pointwise(watch: Watch, func: Any, input: Tensor, *rest: Any, **settings: A
     """σ(w), for the many cotangents to come."""
     if not watch.is_tracked(input) or settings.get("inplace") or any(x is True for x in rest):
         return watch.plainly(func, input, *rest, **settings)
-    return pointwise(func, input, *rest, **settings)
+    w = input.detach()
+    kind = {key: value for key, value in settings.items() if key == "approximate"}
+    slope = _SLOPES[func](torch.ones_like(w), w, **kind)
+    return pointwise(input, func(w, *rest, **settings), slope)
+
+
+_SLOPES: Mapping[Any, Any] = {
+    functional.gelu: torch.ops.aten.gelu_backward,
+    functional.silu: torch.ops.aten.silu_backward,
+    functional.mish: torch.ops.aten.mish_backward,
+}
+"""x̄ ∘ σ'(w) of x̄ and w."""
 
 
 def _attention(watch: Watch, func: Any, *args: Any, **settings: Any) -> Tensor:
