@@ -100,7 +100,8 @@ def tangent(
     start of training. An ``epsilon`` divides by each parameter's own |g_μ| + ε instead. Without an
     ε that has no mean: 1/|g| of a Gaussian g diverges.
 
-    Dropout is off. ``memory`` bounds what is held beside the model.
+    Dropout is off. ``memory`` bounds what is held beside the model. Several samples are run at once
+    under ``torch.vmap`` where the model can be, which changes nothing but the time.
     """
     _check(outputs, optimizer, gradient, epsilon)
     model = getattr(model, "_orig_mod", model)  # a compiled model shows none of its functions
