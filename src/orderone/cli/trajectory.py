@@ -56,14 +56,12 @@ def trajectory(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
     """Read a checkpoint series once; exit code 1 if something is wrong with it."""
-    from orderone.core.run import new_run_path, refuse_taken
+    from orderone.core.run import new_run_path
     from orderone.core.selection import Selection
     from orderone.trajectory.series import from_points
 
-    _check(paths, points, pairs)
+    _check(paths, points, pairs, to)
     _check_unused(points, order=order, include=include, exclude=exclude, resume=resume)
-    if to is not None:
-        refuse_taken(to)
     rates = None if schedule is None else _rates(schedule)
     chosen = Selection(include=tuple(include or ()), exclude=tuple(exclude or ()))
     if points is not None:
@@ -99,7 +97,9 @@ def _read(paths: list[str], **options: Any) -> Trajectory:
     return trajectory(paths[0] if len(paths) == 1 else paths, **options)
 
 
-def _check(paths: list[str] | None, points: Path | None, pairs: str) -> None:
+def _check(paths: list[str] | None, points: Path | None, pairs: str, to: Path | None) -> None:
+    from orderone.core.run import refuse_taken
+
     if (points is None) == (not paths):
         raise ConfigError(
             "both checkpoints and --points" if paths else "neither checkpoints nor --points",
@@ -114,6 +114,8 @@ def _check(paths: list[str] | None, points: Path | None, pairs: str) -> None:
         )
     if pairs not in PAIRS:
         raise ConfigError(f"--pairs {pairs}", expected="all or consecutive", do="choose one")
+    if to is not None:
+        refuse_taken(to)
 
 
 def _check_unused(points: Path | None, **options: object) -> None:

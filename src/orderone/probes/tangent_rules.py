@@ -216,19 +216,16 @@ def _plain_attention(
     key: Tensor,
     value: Tensor,
     attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
+    *rest: Any,
+    **settings: Any,
 ) -> Tensor:
     """The arguments of ``scaled_dot_product_attention``; torch's own reference for it."""
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         # The reference adds its mask: of a boolean one it would add 1 where keys are seen.
         closed = torch.zeros_like(attn_mask, dtype=query.dtype)
         attn_mask = closed.masked_fill(~attn_mask, -torch.inf)
-    return torch.ops.aten._scaled_dot_product_attention_math(
-        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-    )[0]
+    reference = torch.ops.aten._scaled_dot_product_attention_math
+    return reference(query, key, value, attn_mask, *rest, **settings)[0]
 
 
 def _agreed(watch: Watch, func: Any, x: Tensor) -> bool:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Shaped
+from jaxtyping import Shaped, UInt8
 from torch import Tensor
 
 from orderone.trajectory.findings import UnreadableError
@@ -21,11 +21,22 @@ class ByteFile(ABC):
     share: int | None = None
     """Bytes that may be read again and again without being fetched again; None: all."""
 
-    @abstractmethod
     def elements(
         self, offset: int, dtype: torch.dtype, start: int, stop: int
     ) -> Shaped[Tensor, " n"]:
         """Elements start..stop of an array of ``dtype`` that begins at byte ``offset``."""
+        first, last = offset + start * dtype.itemsize, offset + stop * dtype.itemsize
+        self.check(first, last)
+        if first == last:
+            return torch.empty(0, dtype=dtype)
+        piece = self.piece(first, last)
+        # Element types can only be seen at multiples of their size; elsewhere a copy is needed.
+        aligned = piece.storage_offset() % dtype.itemsize == 0
+        return (piece if aligned else piece.clone()).view(dtype)
+
+    @abstractmethod
+    def piece(self, first: int, last: int) -> UInt8[Tensor, " n"]:
+        """Bytes first..last, which are there, as a view of what is held."""
 
     @abstractmethod
     def bytes_at(self, first: int, last: int) -> memoryview:

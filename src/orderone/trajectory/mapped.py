@@ -11,7 +11,7 @@ from collections import OrderedDict
 from pathlib import Path
 
 import torch
-from jaxtyping import Shaped, UInt8
+from jaxtyping import UInt8
 from torch import Tensor
 
 from orderone.trajectory.byte_files import ByteFile
@@ -61,17 +61,8 @@ class MappedFile(ByteFile):
         except (OSError, ValueError) as error:
             raise unreadable(path, error) from error
 
-    def elements(
-        self, offset: int, dtype: torch.dtype, start: int, stop: int
-    ) -> Shaped[Tensor, " n"]:
-        """Elements start..stop of an array of ``dtype`` that begins at byte ``offset``."""
-        first, last = offset + start * dtype.itemsize, offset + stop * dtype.itemsize
-        self.check(first, last)
-        if first == last:
-            return torch.empty(0, dtype=dtype)
-        piece = self._maps.get(self.path, self.size)[1][first:last]
-        # Element types can only be seen at multiples of their size; elsewhere a copy is needed.
-        return (piece if first % dtype.itemsize == 0 else piece.clone()).view(dtype)
+    def piece(self, first: int, last: int) -> UInt8[Tensor, " n"]:
+        return self._maps.get(self.path, self.size)[1][first:last]
 
     def bytes_at(self, first: int, last: int) -> memoryview:
         """Bytes first..last, as a view of the file."""

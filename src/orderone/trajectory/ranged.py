@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from jaxtyping import Shaped, UInt8
+from jaxtyping import UInt8
 from torch import Tensor
 
 from orderone.core.errors import OrderoneError
@@ -188,17 +188,8 @@ class RangedFile(ByteFile):
         self.share = distant.share
         self._distant = distant
 
-    def elements(
-        self, offset: int, dtype: torch.dtype, start: int, stop: int
-    ) -> Shaped[Tensor, " n"]:
-        first, last = offset + start * dtype.itemsize, offset + stop * dtype.itemsize
-        self.check(first, last)
-        if first == last:
-            return torch.empty(0, dtype=dtype)
-        piece = self._distant.get(first, last)
-        return (piece if piece.storage_offset() % dtype.itemsize == 0 else piece.clone()).view(
-            dtype
-        )
+    def piece(self, first: int, last: int) -> UInt8[Tensor, " n"]:
+        return self._distant.get(first, last)
 
     def bytes_at(self, first: int, last: int) -> memoryview:
         self.check(first, last)
